@@ -357,7 +357,7 @@ class SourceOptions(Options):
         "upTo",
         "antichain",
         None,
-        "Stop before the times beyond this antichain, exclusive. "
+        "Stop before the times beyond this antichain, exclusive: with the time of `asOf` there are no rows. "
         "This and `ending…` hold for a run: a restart that gives none has no end.",
     )
     ending_version: int | None = _option(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DRIVER_ZONE = "America/Los_Angeles"
+QUICK_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 SESSION_ZONE = "Asia/Kathmandu"  # 5 h 45 min: a zone that no whole number of hours hides
 
 for _name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_")) and "TIMELY" not in name]:
@@ -149,6 +150,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.memory": "2g",
             "spark.driver.extraJavaOptions": QUICK,  # a session of minutes, and two JVMs for two cores
             "spark.sql.session.timeZone": SESSION_ZONE,
+            # Spark's own choice starts a process for each file (`chmod`): jobs of `faults` and Connect's server do.
+            "spark.sql.streaming.checkpointFileManagerClass": QUICK_CHECKPOINTS,
             "spark.local.dir": str(folder / "local"),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
         },

@@ -75,13 +75,14 @@ _mapped: OrderedDict[tuple[str, str], tuple[Run, tuple[int, int, int]]] = Ordere
 _lock = Lock()
 
 
-def mapped_run(folder: str, file: RunFile) -> Run:
-    """Return a run, mapped.
+def mapped_run(folder: str, file: RunFile, lineage: str = "") -> Run:
+    """Return a run of the index of a lineage, mapped.
 
     Raises
     ------
     OSError
-        If its file is not there, or is damaged: then it is deleted, so that the index is made once more.
+        If its file is not there, is damaged, or a run of another index: then it is deleted, so that the index is made
+        once more.
     """
     key, path = (folder, file.name), os.path.join(folder, file.name)
     # A file that somebody writes into is no error of memory that is mapped: it would simply be other bytes.
@@ -89,11 +90,14 @@ def mapped_run(folder: str, file: RunFile) -> Run:
     mark = state.st_ino, state.st_size, state.st_mtime_ns
     with _lock:
         found = _mapped.get(key)
-        if found is not None and found[1] == mark:
+        if found is not None and found[1] == mark and found[0].lineage == lineage:
             _mapped.move_to_end(key)
             return found[0]
     try:
-        run = Run(path, file.size_bytes, file.checksum)
+        run = Run(path, file.size_bytes, file.checksum, lineage)
+        if run.n_rows != file.rows:
+            msg = f"{path!r} has {run.n_rows} updates, not {file.rows}"
+            raise DamagedRunError(msg)
     except DamagedRunError:
         delete(folder, [file.name])
         raise

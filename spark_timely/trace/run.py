@@ -9,6 +9,7 @@ Invariants
 2. What a look finds is by hash: rows of other keys may be among it, which whoever asked tells apart by their values.
 3. A file has its name once it is whole.
 4. A file is looked into once its checksum has been compared: whatever changes a bit of it makes it another file.
+5. A file says which index it was made for: that of another log, or by another key, is not looked into.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ PIECE_ROWS: Final = 1 << 20
 
 _PIECE_BYTES: Final = 256 << 20
 
+_LINEAGE: Final = b"timely.lineage"
 _HASH, _TIME, _DIFF = "_hash", "_time", "_diff"
 
 
@@ -165,7 +167,7 @@ def _sums(diffs: IntArray, starts: IntArray) -> IntArray:
     return sums.astype(np.int64)
 
 
-def write_run(path: str, pieces: Iterable[Updates], *, flush: bool = True) -> tuple[int, int, int]:
+def write_run(path: str, pieces: Iterable[Updates], *, lineage: str = "", flush: bool = True) -> tuple[int, int, int]:
     """Write a run.
 
     Parameters
@@ -174,6 +176,8 @@ def write_run(path: str, pieces: Iterable[Updates], *, flush: bool = True) -> tu
         A name that nothing has.
     pieces : iterable of Updates
         Each `summed`, in the order of their hashes, and no hash in two of them; empty ones may be among them.
+    lineage : str
+        Of the index that it is made for.
     flush : bool
         Whether it has to outlast a power cut.
 
@@ -192,7 +196,7 @@ def write_run(path: str, pieces: Iterable[Updates], *, flush: bool = True) -> tu
             for piece in pieces:  # one turn per piece
                 if not piece.hashes.shape[0]:
                     continue
-                batch = _batch(piece)
+                batch = _batch(piece, lineage)
                 if writer is None:
                     writer = pa.ipc.new_file(sink, batch.schema)
                 writer.write_batch(batch)
@@ -237,13 +241,13 @@ def _flush_folder(folder: str) -> None:
         os.close(handle)
 
 
-def _batch(piece: Updates) -> pa.RecordBatch:
+def _batch(piece: Updates, lineage: str) -> pa.RecordBatch:
     rows = piece.rows.combine_chunks()
     (batch,) = rows.to_batches(max_chunksize=rows.num_rows) if rows.num_columns else (None,)
     columns = [] if batch is None else batch.columns
     arrays = [pa.array(piece.hashes), pa.array(piece.times), pa.array(piece.diffs), *columns]
     fields = [pa.field(_HASH, pa.uint64()), pa.field(_TIME, pa.int64()), pa.field(_DIFF, pa.int64()), *rows.schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, {_LINEAGE: lineage.encode()}))
 
 
 class DamagedRunError(OSError):
@@ -258,11 +262,13 @@ class Run:
     path : str
     size_bytes, checksum : int
         That the file must have.
+    lineage : str
+        Of the index that it must be made for.
 
     Raises
     ------
     DamagedRunError
-        If it has others.
+        If it has others, or is made for another one.
     OSError
         If the file is not there.
 
@@ -271,7 +277,7 @@ class Run:
     Cost: the file is read once, to compare its checksum.
     """
 
-    def __init__(self, path: str, size_bytes: int, checksum: int) -> None:
+    def __init__(self, path: str, size_bytes: int, checksum: int, lineage: str = "") -> None:
         found = os.path.getsize(path)
         if found != size_bytes:
             msg = f"{path!r} has {found} bytes, not {size_bytes}"
@@ -281,8 +287,17 @@ class Run:
             msg = f"{path!r} has another checksum than what was written"
             raise DamagedRunError(msg)
         file.seek(0)
-        reader = pa.ipc.open_file(file)
-        self._batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+        try:
+            reader = pa.ipc.open_file(file)
+        except pa.ArrowException as error:
+            msg = f"{path!r} is no run: {error}"
+            raise DamagedRunError(msg) from error
+        if (reader.schema.metadata or {}).get(_LINEAGE) != lineage.encode():
+            msg = f"{path!r} is a run of another index"
+            raise DamagedRunError(msg)
+        self.lineage = lineage
+        batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+        self._batches = [batch.replace_schema_metadata() for batch in batches]
         self._size_bytes = size_bytes
         self._hashes = [np.asarray(batch.column(0).to_numpy()) for batch in self._batches]
         self._firsts = np.array([hashes[0] for hashes in self._hashes], np.uint64)

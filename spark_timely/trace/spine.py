@@ -7,14 +7,17 @@ Invariants
 ----------
 1. A spine is of one state of a log: its id, its columns, and the newest commit of each stream that it has seen. A log
    that has others there is another one, whatever its name and its frontier say.
-2. `since` is not beyond `upper`, and neither ever goes back.
-3. Runs at least halve in size from the oldest to the newest, once no merge is due: there are few of them, and each row
+2. `since` is before `upper`, and neither ever goes back.
+3. Runs begin at the least time, each where another one begins or where all before it end, and end at `upper`. A spine
+   of which this, or invariant 2, does not hold is none, whatever its checksum says.
+4. Runs at least halve in size from the oldest to the newest, once no merge is due: there are few of them, and each row
    is merged a few times only.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,12 +37,17 @@ class RunFile:
     name : str
         In the folder of the arrangement.
     rows, size_bytes, checksum : int
+    lower, upper : int or None
+        It is of updates at times from `lower` on (None: from the least) and before `upper` (None: to the last), as
+        they were when it was made. A spine says so of its runs; those of one extension have the same.
     """
 
     name: str
     rows: int
     size_bytes: int
     checksum: int = 0
+    lower: int | None = None
+    upper: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,7 @@ class Spine:
         One more than that of the spine which it follows.
     log_id : str
     columns : str
-        Of the rows, as text.
+        The key, and the columns of the rows, as text.
     commits : dict of str to (int, str)
         Number and identity of the newest commit of each stream that it has seen.
     since : int
@@ -99,8 +107,10 @@ class Spine:
         if self.upper is None or (upper is not None and upper < self.upper):
             msg = f"an arrangement with upper={self.upper} was extended to {upper}"
             raise TimelyInternalError(msg)
-        more = tuple(run for run in runs if run.rows)
-        return replace(self, number=self.number + 1, upper=upper, commits=dict(commits), runs=(*self.runs, *more))
+        lower = self.upper if self.runs else None
+        more = tuple(replace(run, lower=lower, upper=upper) for run in runs if run.rows)
+        before = self.runs if more or not self.runs else (*self.runs[:-1], replace(self.runs[-1], upper=upper))
+        return replace(self, number=self.number + 1, upper=upper, commits=dict(commits), runs=(*before, *more))
 
     def merged(self, before: Sequence[RunFile], after: RunFile | None, since: int, at: float) -> Spine | None:
         """Return the spine with some runs replaced by one; None if they are not all part of it any more.
@@ -130,10 +140,51 @@ class Spine:
             msg = f"an arrangement with upper={self.upper} was moved to since={since}"
             raise TimelyInternalError(msg)
         kept = [run for run in self.runs if run.name not in names]
+        lower, upper = self.runs[places[0]].lower, max((self.runs[place].upper for place in places), key=_end)
         if after is not None:
-            kept.insert(places[0], after)
+            kept.insert(places[0], replace(after, lower=lower, upper=upper))
+        elif places[0]:
+            last = kept[places[0] - 1]
+            kept[places[0] - 1] = replace(last, upper=max(last.upper, upper, key=_end))
+        else:
+            begin = kept[0].lower if kept else None
+            kept = [replace(run, lower=None) if run.lower == begin else run for run in kept]
         gone = (*self.gone, *((name, at) for name in sorted(names)))
         return replace(self, number=self.number + 1, since=max(self.since, since), runs=tuple(kept), gone=gone)
+
+    def check(self) -> None:
+        """Refuse a spine that nothing here makes.
+
+        Raises
+        ------
+        ValueError
+            If its since is not before its upper, or if its runs leave out times, or have some twice.
+
+        Examples
+        --------
+        >>> spine = Spine(3, "id", "k", {}, 0, 9, (RunFile("a", 1, 40, 0, None, 5), RunFile("b", 1, 40, 0, 6, 9)))
+        >>> spine.check()
+        Traceback (most recent call last):
+        ValueError: found no spine: run 'b' begins at 6, those before it end at 5
+        """
+        if self.upper is not None and self.since >= self.upper:
+            msg = f"found no spine: since={self.since} is not before upper={self.upper}"
+            raise ValueError(msg)
+        if len({run.name for run in self.runs}) < len(self.runs):
+            msg = "found no spine: it has a run twice"
+            raise ValueError(msg)
+        begin, end = None, None if not self.runs else self.runs[0].upper
+        for number, run in enumerate(self.runs):  # one turn per run
+            if run.lower != begin and (not number or end is None or run.lower != end):
+                msg = f"found no spine: run {run.name!r} begins at {run.lower}, those before it end at {end}"
+                raise ValueError(msg)
+            if run.rows < 1 or (run.lower is not None and _end(run.upper) <= run.lower):
+                msg = f"found no spine: run {run.name!r} has nothing"
+                raise ValueError(msg)
+            begin, end = run.lower, max(end, run.upper, key=_end)
+        if self.runs and end != self.upper:
+            msg = f"found no spine: its runs end at {end}, not at {self.upper}"
+            raise ValueError(msg)
 
     def tidied(self, before: float) -> tuple[Spine, list[str]]:
         """Return the spine without files that were replaced before a moment, and their names."""
@@ -150,7 +201,7 @@ class Spine:
                 "commits": {name: list(commit) for name, commit in self.commits.items()},
                 "since": self.since,
                 "upper": self.upper,
-                "runs": [[run.name, run.rows, run.size_bytes, run.checksum] for run in self.runs],
+                "runs": [[run.name, run.rows, run.size_bytes, run.checksum, run.lower, run.upper] for run in self.runs],
                 "gone": [list(each) for each in self.gone],
                 "lineage": self.lineage,
             }
@@ -164,7 +215,8 @@ class Spine:
         Raises
         ------
         ValueError
-            If it is anything else: a digit that somebody changed is an answer that is wrong.
+            If it is anything else: a digit that somebody changed is an answer that is wrong; or if it is none by
+            `check`.
 
         Examples
         --------
@@ -179,20 +231,34 @@ class Spine:
                 msg = "found no spine: its checksum is another one"
                 raise ValueError(msg)
             found: dict[str, Any] = json.loads(inner)
-            return cls(
+            spine = cls(
                 int(found["number"]),
                 str(found["log_id"]),
                 str(found["columns"]),
                 {str(name): (int(seq), str(identity)) for name, (seq, identity) in found["commits"].items()},
                 int(found["since"]),
                 None if found["upper"] is None else int(found["upper"]),
-                tuple(RunFile(str(name), int(rows), int(size), int(sum_)) for name, rows, size, sum_ in found["runs"]),
+                tuple(
+                    RunFile(str(name), int(rows), int(size), int(sum_), _time(lower), _time(upper))
+                    for name, rows, size, sum_, lower, upper in found["runs"]
+                ),
                 tuple((str(name), float(at)) for name, at in found["gone"]),
                 str(found["lineage"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
             msg = f"found no spine: {error!r}"
             raise ValueError(msg) from error
+        spine.check()
+        return spine
+
+
+def _time(found: int | str | None) -> int | None:
+    return None if found is None else int(found)
+
+
+def _end(upper: int | None) -> float:
+    """Return an upper as something to compare: none is after all."""
+    return math.inf if upper is None else upper
 
 
 def due_merge(runs: Sequence[RunFile]) -> tuple[RunFile, ...]:

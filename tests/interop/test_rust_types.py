@@ -26,6 +26,10 @@ edition = "2021"
 
 [dependencies]
 {needs}
+
+# As that of the other program here: what both need is compiled once.
+[profile.dev]
+debug = false
 """
 _NUMBERS = pa.struct([pa.field("fn", pa.int64()), pa.field("order-id", pa.list_(pa.float64()))])
 SCHEMA = pa.schema(

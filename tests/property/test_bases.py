@@ -20,11 +20,12 @@ from spark_timely.log.machine.state import CommitRequest, StreamState
 from spark_timely.log.reader import frontier_at
 from spark_timely.testing import ManualClock
 from tests.conformance.logs import VALUES, written
+from tests.faults.harness import long_lane
 
 # Not made smaller: a history of many steps would take minutes.
 many = settings(
     suppress_health_check=list(HealthCheck),
-    max_examples=max(25, settings.default.max_examples // 4),
+    max_examples=500 if long_lane() else 15,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )
 
@@ -186,7 +187,7 @@ class Twins:
 
 
 @many
-@given(s.randoms(use_true_random=False))
+@given(s.randoms(use_true_random=True))
 def test_log_that_forgot_commits_is_as_one_that_did_not(rng: random.Random) -> None:
     Twins(rng).run(rng.randrange(5, 30))
 

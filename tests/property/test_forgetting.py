@@ -30,6 +30,7 @@ from spark_timely.log.vacuum import EVENTS, vacuum
 from spark_timely.testing.driver import Checkpoint
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import stored
+from tests.faults.harness import long_lane
 from tests.unit.datasource.support import drive
 
 Time = tuple[int, ...]
@@ -39,7 +40,7 @@ STREAMS = ("a", "b")
 # Not made smaller: a history of many steps would take minutes.
 many = settings(
     suppress_health_check=list(HealthCheck),
-    max_examples=max(25, settings.default.max_examples // 4),
+    max_examples=500 if long_lane() else 12,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )
 shapes = pytest.mark.parametrize("kind", ["stream", "collection"])
@@ -240,7 +241,7 @@ def run_answers(kind: str, arity: int, rng: random.Random, folder: Path | None =
 @shapes
 @arities
 @many
-@given(s.randoms(use_true_random=False))
+@given(s.randoms(use_true_random=True))
 def test_answers_of_a_log_that_forgets(kind: str, arity: int, rng: random.Random) -> None:
     run_answers(kind, arity, rng)
 
@@ -328,7 +329,7 @@ def run_replays(kind: str, arity: int, rng: random.Random) -> None:
 @shapes
 @arities
 @many
-@given(s.randoms(use_true_random=False))
+@given(s.randoms(use_true_random=True))
 def test_replays_of_a_log_that_forgets(kind: str, arity: int, rng: random.Random) -> None:
     """One that retains where it stands loses nothing; one that does not is right, or refused and begins again."""
     run_replays(kind, arity, rng)
@@ -337,7 +338,7 @@ def test_replays_of_a_log_that_forgets(kind: str, arity: int, rng: random.Random
 @shapes
 @arities
 @many
-@given(s.randoms(use_true_random=False))
+@given(s.randoms(use_true_random=True))
 def test_arrival_of_a_log_that_forgets(kind: str, arity: int, rng: random.Random) -> None:
     """Commits are delivered whole, after what is left of those that are forgotten; or refused, to begin again."""
     world = World(kind, arity, rng)

@@ -11,6 +11,7 @@ import math
 import os
 import random
 import shutil
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,6 +26,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
+from spark_timely.dataflow import remembered
 from spark_timely.dataflow.aggregates import avg_of, count, max_of, min_of, sum_of
 from spark_timely.dataflow.engine import arranged, shuffle, tasks
 from spark_timely.dataflow.engine.arranged import Indexing
@@ -39,6 +41,7 @@ from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import RoomError, catalog_of, reader_of
 from spark_timely.testing import ManualClock
+from spark_timely.time.antichain import Antichain
 from spark_timely.trace.folder import delete, write_spine
 from spark_timely.trace.mapped import mapped_run
 from spark_timely.trace.run import merge_pieces, write_run
@@ -271,13 +274,14 @@ class World:
         self.folder, self.rng, self.names, self.kind = folder, rng, names, kind
         self.type_ = type_
         other = pa.schema([("k", pa.string()), ("x", pa.int64()), ("y", pa.string())])
-        self.kinds = [kind, "collection"]
+        # A dimension where it is looked into: what else is written says nothing.
+        self.kinds = [kind, "collection"] if {"joined", "strictly"} & {*names} else [kind]
         self.logs = [
             create_log(
                 folder / f"in{i}", schema, times=[type_], minimum=(self.time(0),), kind=self.kinds[i],
                 merge_every=rng.choice([None, 2]),
             )
-            for i, schema in enumerate([SCHEMA, other])
+            for i, schema in enumerate([SCHEMA, other][: len(self.kinds)])
         ]  # fmt: skip
         self.writers = [log.writer(owner="test") for log in self.logs]
         self.at = [0, 0]
@@ -325,8 +329,8 @@ class World:
     def engine(self) -> Engine:
         scope = Scope("flow")
         for name in self.names:
-            source, dimension = (scope.replay(open_log(log.path)) for log in self.logs)
-            made = {**COLLECTIONS, **EVENTS, **FORGETFUL}[name][0](source, dimension)  # type: ignore[dict-item]
+            streams = [scope.replay(log.path) for log in self.logs]
+            made = {**COLLECTIONS, **EVENTS, **FORGETFUL}[name][0](streams[0], streams[-1])  # type: ignore[dict-item]
             made.capture(str(self.folder / name))
         self.storage = scope.storage
         return Engine(
@@ -341,7 +345,7 @@ class World:
         return all(at(self.inputs[which], when)[row] > 0 for when in {time, *later})
 
     def write(self) -> None:
-        rng, which = self.rng, self.rng.randrange(2)
+        rng, which = self.rng, self.rng.randrange(len(self.logs))
         start = self.at[which]
         rows: list[tuple[int, Row, int]] = []
         for _ in range(rng.randrange(7)):
@@ -393,7 +397,10 @@ class World:
 
     def upper(self, name: str) -> int:
         path = self.folder / name
-        return int(self.number(self.decoded(open_log(path).frontier().elements[0][0]))) if path.exists() else 0
+        return self.upper_of(open_log(path)) if path.exists() else 0
+
+    def upper_of(self, log: Any) -> int:
+        return self.number(self.decoded(log.frontier().elements[0][0]))
 
     def decoded(self, encoded: int) -> Any:
         return self.logs[0].domain.types[0].to_arrow([encoded])[0].as_py()
@@ -402,7 +409,8 @@ class World:
         for name in self.names:
             if not (self.folder / name).exists():
                 continue
-            log, upper = open_log(self.folder / name), self.upper(name)
+            log = open_log(self.folder / name)
+            upper = self.upper_of(log)
             assert log.verify().legal
             bound = min(self.at) if name in ("joined", "strictly") else self.at[0]
             assert upper <= bound, "too soon"
@@ -446,23 +454,28 @@ class World:
 def run_history(folder: Path, rng: random.Random, kind: str, names: list[str], type_: str = "long") -> None:
     folder.mkdir(exist_ok=True)
     world = World(folder, rng, kind, names, type_)
-    engines = [world.engine(), world.engine()]
+    engines: list[Engine | None] = [None, None]
+
+    def engine(which: int) -> Engine:
+        found = engines[which] = engines[which] or world.engine()
+        return found
+
     for _ in range(rng.randrange(2, 8)):
         for _ in range(rng.randrange(1, 4)):
             world.write()
         turn, which = rng.choice(["wait", "advance", "race", "kill", "restart"]), rng.randrange(2)
         if turn == "restart":
-            engines[which] = world.engine()
+            engines[which] = None
         if turn == "kill":
-            killed_at(engines[which], rng.randrange(3))
+            killed_at(engine(which), rng.randrange(3))
         try:
             if turn == "race":
-                other = partial(engines[1 - which].advance, runner(world.storage))
-                engines[which].advance(runner(world.storage, other))
+                other = partial(engine(1 - which).advance, runner(world.storage))
+                engine(which).advance(runner(world.storage, other))
             elif turn != "wait":
-                engines[which].advance(runner(world.storage))
+                engine(which).advance(runner(world.storage))
         except KilledError:
-            engines[which] = world.engine()
+            engines[which] = None
         world.check(caught_up=False)
         if rng.random() < 0.3:
             world.rewrite()
@@ -474,7 +487,7 @@ def run_history(folder: Path, rng: random.Random, kind: str, names: list[str], t
     world.check(caught_up=True)
 
 
-N = 200 if os.environ.get("SPARK_TIMELY_LONG") else 3
+N = 200 if os.environ.get("SPARK_TIMELY_LONG") else 2
 EITHER = [name for name in COLLECTIONS if "floats" not in name]
 
 
@@ -606,9 +619,40 @@ def empty_held(lookups: Any, leaf: Any, columns: Any) -> Held:
     return tasks.held_of(at, at.empty().select([*at.carried, *columns]), columns)
 
 
+def equal_hash_is_equal_key(patch: pytest.MonkeyPatch) -> None:
+    """Rows that a run has under a hash that was asked for are taken for rows of the key: here few hashes are apart."""
+    found = tasks.Lookups._indexed
+
+    def as_if(self: Any, before: Any, index: Any, lo: Any, key: Any, wanted: Any, columns: Any) -> Held:
+        held = found(self, before, index, lo, key, wanted, columns)
+        rows = held.rows
+        for name in set(key) & set(columns):
+            # All of a hash get the values of the first key that has it.
+            hashes = ranges.key_hashes(rows, key)
+            _, first, which = np.unique(hashes, return_index=True, return_inverse=True)
+            place_ = rows.schema.get_field_index(name)
+            rows = rows.set_column(place_, rows.schema.field(name), rows.column(name).take(pa.array(first[which])))
+        return Held(held.times, held.counts, rows)
+
+    few_hashes(patch)
+    patch.setattr(tasks.Lookups, "_indexed", as_if)
+
+
+def few_hashes(patch: pytest.MonkeyPatch) -> None:
+    """Not wrong: keys that are different have equal hashes, as they may."""
+    found = ranges.key_hashes
+
+    def few(rows: pa.Table, by: Any) -> Any:
+        return found(rows, by) % np.uint64(2) * np.uint64(1 << 62)
+
+    for module in (ranges, tasks, shuffle, remembered):
+        patch.setattr(module, "key_hashes", few)
+
+
 @pytest.mark.parametrize(
     ("mutant", "kind", "name"),
     [
+        (equal_hash_is_equal_key, "stream", "count"),
         (no_memory, "stream", "count"),
         (no_memory, "stream", "first"),
         (no_memory, "collection", "top"),
@@ -636,17 +680,26 @@ def test_wrong_designs_are_found(
         run_many()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_histories_where_keys_share_a_hash(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few_hashes(monkeypatch)
+    run_history(tmp_path, random.Random(seed), "stream", ["count", "top", "current", "joined"])
+
+
 # Indexes ----------------------------------------------------------------------------------------------
 
 RATES = pa.schema([("k", pa.string()), ("rate", pa.int64())])
 
 
-def joined_with(folder: Path, name: str, rates: str) -> list[tuple[int, str, int]]:
+def joined_with(folder: Path, name: str, rates: str, limits: Limits | None = None) -> list[tuple[int, str, int]]:
     """Return what a new dataflow gives of facts joined with rates."""
     scope = Scope(name)
     scope.replay(str(folder / "facts")).join(scope.replay(rates), on="k", as_of=True).capture(str(folder / name))
     indexing = Indexing(0, 0, 0, background=False)
-    engine = Engine(name, scope.sinks, scope.storage, files_of=catalog_of, indexing=indexing, now=ManualClock())
+    engine = Engine(
+        name, scope.sinks, scope.storage, files_of=catalog_of, indexing=indexing, now=ManualClock(),
+        limits=limits or Limits(),
+    )  # fmt: skip
     engine.advance(runner(scope.storage))
     rows = open_log(folder / name).messages().to_pylist()
     return sorted((row["_time"], row["k"], row["rate"]) for row in rows)
@@ -679,6 +732,37 @@ def test_an_index_is_of_one_history_of_its_log(tmp_path: Path) -> None:
     facts.writer(owner="me").append(pa.table({"_time": [9], "k": ["a"]}), advance_to=10)
     assert joined_with(tmp_path, "three", rates.path)[2:] == [(9, "a", 10), (9, "a", 50)]
     assert joined_with(tmp_path, "four", str(tmp_path / "copy"))[2:] == [(9, "a", 10), (9, "a", 60)]
+
+
+def test_a_log_in_an_object_store_has_no_index(tmp_path: Path) -> None:
+    """As docs/how-to/history.md says: all of it is read in each step, and nothing is written beside it."""
+    rates = create_log(f"memory://{tmp_path}/rates", RATES, minimum=(0,), kind="collection")
+    near = create_log(tmp_path / "near", RATES, minimum=(0,), kind="collection")
+    facts = create_log(tmp_path / "facts", pa.schema([("k", pa.string())]), minimum=(0,))
+    scope, indexes = Scope("flow"), set()
+    for log in (rates, near):
+        rows = pa.table({"_time": [1], "_diff": pa.array([1], pa.int64()), "k": ["a"], "rate": [1]})
+        log.writer(owner="me").append(rows, advance_to=9)
+        joined = scope.replay(facts.path).join(scope.replay(log.path), on="k", as_of=True)
+        joined.capture(str(tmp_path / f"of {log is near}"))
+    engine = Engine("flow", scope.sinks, scope.storage, files_of=catalog_of, limits=Limits(times=1), now=ManualClock(),
+                    indexing=Indexing(0, 0, 0, background=False))  # fmt: skip
+
+    def seen(outputs: Any, todo: Any) -> Any:
+        for task in todo:
+            for before in task.before.values():
+                whole = sum(share.path.count("/") > 0 for share in before.whole)
+                indexes.add((before.leaf.path == near.path, before.index is not None, whole > 0))
+        return runner(scope.storage)(outputs, todo)
+
+    for time in (2, 3, 4):
+        facts.writer(owner="me").append(pa.table({"_time": [time], "k": ["a"]}), advance_to=time + 1)
+        engine.advance(seen)
+    assert indexes >= {(True, True, True), (False, False, True)}
+    assert (False, True, True) not in indexes
+    for place in ("of True", "of False"):
+        assert open_log(tmp_path / place).messages()["rate"].to_pylist() == [1, 1, 1]
+    assert not [name for name in rates.storage.names() if name.startswith("_spark_timely")]
 
 
 def test_two_dataflows_share_an_index(tmp_path: Path) -> None:
@@ -785,6 +869,220 @@ class Counting:
         return Counter({row: n for row, n in found.items() if n})
 
 
+class Rates:
+    """A collection with an index by `k` that facts are joined with, one fact a dataflow."""
+
+    def __init__(self, folder: Path, *changes: tuple[int, str, int, int]) -> None:
+        self.folder, self.n = folder, 0
+        self.log = create_log(folder / "rates", RATES, minimum=(0,), kind="collection", merge_every=None)
+        self.facts = create_log(folder / "facts", pa.schema([("k", pa.string())]), minimum=(0,))
+        self.writer = self.log.writer(owner="me")
+        for change in changes:
+            self.change(*change)
+
+    def change(self, time: int, k: str, rate: int, diff: int = 1) -> None:
+        rows = pa.table({"_time": [time], "_diff": pa.array([diff], pa.int64()), "k": [k], "rate": [rate]})
+        self.writer.append(rows, advance_to=time + 1)
+
+    def ask(self, time: int, *keys: str) -> None:
+        """Add facts at a time that is complete in the collection."""
+        rows = pa.table({"_time": [time] * len(keys), "k": keys})
+        self.facts.writer(owner="me").append(rows, advance_to=time + 1)
+
+    def answers(self) -> list[tuple[int, str, int]]:
+        self.n += 1
+        # One time a step: what is before a step's range is looked up.
+        return joined_with(self.folder, f"flow{self.n}", self.log.path, Limits(times=1))
+
+    @property
+    def index(self) -> Path:
+        (found,) = (self.folder / "rates" / "_spark_timely").iterdir()
+        return found
+
+    def spine(self) -> Spine:
+        return Spine.from_json(max(self.index.glob("spine-*.json")).read_bytes())
+
+    def write(self, spine: Spine) -> None:
+        """Write a spine as the newest one, with the right checksum, whatever it says."""
+        (self.index / f"spine-{spine.number:020d}.json").write_text(spine.to_json())
+
+
+CHANGES = [(1, "a", 10, 1), (2, "b", 20, 1), (3, "a", 10, -1), (4, "a", 11, 1), (5, "c", 30, 1), (6, "b", 20, -1)]
+
+
+def indexed(folder: Path) -> Rates:
+    """Return rates whose index has several runs, and facts at two times."""
+    rates = Rates(folder, *CHANGES[:4])
+    rates.ask(2, "a", "b")
+    rates.answers()
+    for change in CHANGES[4:]:
+        rates.change(*change)
+    rates.ask(6, "a", "b", "c")
+    return rates
+
+
+ANSWERS = [(2, "a", 10), (2, "b", 20), (6, "a", 11), (6, "c", 30)]
+
+
+def test_a_reader_whose_retention_expired_reads_the_log(tmp_path: Path) -> None:
+    """It was away longer than what it retained: the index has moved past it, the log has not, or has too."""
+    world = Counting(tmp_path, Indexing(0, 0, 0, background=False))
+    for _ in range(3):
+        world.more("a", "b")
+        world.step()
+    clock = ManualClock()
+    held = open_log(world.out, clock=clock)
+    held.retain("report", [2], owner="report", expiry="1 day")
+    facts = create_log(tmp_path / "facts", pa.schema([("k", pa.string())]), minimum=(0,))
+    facts.writer(owner="me").append(pa.table({"_time": [2, 3], "k": ["a", "b"]}), advance_to=4)
+
+    def joined(name: str, indexing: Indexing) -> tuple[list[Row], list[bool]]:
+        """Return what a dataflow gives of the counts at the times of facts, and of each look whether an index told."""
+        scope, told = Scope(name), []
+        scope.replay(facts.path).join(scope.replay(str(world.out)), on="k", as_of=True).capture(str(tmp_path / name))
+        engine = Engine(name, scope.sinks, scope.storage, files_of=catalog_of, indexing=indexing, now=ManualClock(),
+                        limits=Limits(times=1))  # fmt: skip
+
+        def seen(outputs: Any, todo: Any) -> Any:
+            told.extend(
+                before.index.may_tell(task.lower)
+                for task in todo for before in task.before.values() if before.index is not None
+            )  # fmt: skip
+            return runner(scope.storage)(outputs, todo)
+
+        engine.advance(seen)
+        rows = open_log(tmp_path / name).messages().to_pylist()
+        return sorted((row["_time"], row["k"], row["n"]) for row in rows), told
+
+    def unindexed(name: str) -> list[Row]:
+        return joined(name, Indexing(10**9))[0]
+
+    wanted = [(2, "a", 2), (3, "b", 3)]
+    assert unindexed("before") == wanted
+    # The retention has expired: nobody holds the times of the index back any more, and merges move them.
+    clock.advance(2 * 86_400)
+    for _ in range(9):
+        world.more("a", "b")
+        world.step()
+    assert world.spine().since > 3
+    found, told = joined("late", Indexing(0, 0, 0, background=False))
+    assert found == wanted
+    assert told, "it has no index at all"
+    assert not all(told), "the index could not tell, the log did"
+    # Lost as a whole, it is made again, from what the log has.
+    shutil.rmtree(next(world.out.glob("_spark_timely/by-*")))
+    found, _ = joined("again", Indexing(0, 0, 0, background=False))
+    assert found == wanted
+    assert list(world.out.glob("_spark_timely/by-*/run-*"))
+
+
+def swapped(spine: Spine, *runs: RunFile) -> Spine:
+    return replace(spine, number=spine.number + 1, runs=runs)
+
+
+WRONG_SPINES: dict[str, Callable[[Spine], Spine]] = {
+    "since beyond upper": lambda s: replace(swapped(s, *s.runs), since=(s.upper or 0) + 3),
+    "since at upper": lambda s: replace(swapped(s, *s.runs), since=s.upper or 0),
+    "the first run left out": lambda s: swapped(s, *s.runs[1:]),
+    "the last run left out": lambda s: swapped(s, *s.runs[:-1]),
+    "upper past the runs": lambda s: replace(swapped(s, *s.runs), upper=(s.upper or 0) + 1),
+    "a run twice": lambda s: swapped(s, s.runs[0], *s.runs),
+    "a gap": lambda s: swapped(s, s.runs[0], *(replace(run, lower=(run.lower or 0) + 1) for run in s.runs[1:])),
+    "an overlap": lambda s: swapped(s, replace(s.runs[0], upper=(s.runs[0].upper or 0) + 1), *s.runs[1:]),
+    "a run that ends before it begins": lambda s: swapped(s, *s.runs[:-1], replace(s.runs[-1], upper=0)),
+    "a run with no rows": lambda s: swapped(s, *s.runs[:-1], replace(s.runs[-1], rows=0)),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_SPINES)
+def test_a_wrong_spine_is_refused_and_the_log_read(wrong: str, tmp_path: Path) -> None:
+    rates = indexed(tmp_path)
+    rates.answers()
+    # Fewer than runs are merged for.
+    rates.change(8, "d", 1)
+    rates.ask(8, "a", "b", "c", "d")
+    rates.answers()
+    spine = rates.spine()
+    assert len(spine.runs) > 1
+    made = WRONG_SPINES[wrong](spine)
+    with pytest.raises(ValueError, match="found no spine"):
+        Spine.from_json(made.to_json())
+    rates.write(made)
+    assert rates.answers() == [*ANSWERS, (8, "a", 11), (8, "c", 30), (8, "d", 1)]
+
+
+@pytest.mark.parametrize("of", ["another log", "another key", "another place", "no Arrow"])
+def test_a_wrong_run_is_refused_and_the_log_read(of: str, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    rates, other = indexed(tmp_path), indexed(tmp_path / "other")
+    rates.answers()
+    other.change(7, "z", 99)
+    other.answers()
+    if of == "another key":
+        scope = Scope("by rate")
+        facts = create_log(tmp_path / "numbers", pa.schema([("rate", pa.int64())]), minimum=(0,))
+        facts.writer(owner="me").append(pa.table({"_time": [6], "rate": [30]}), advance_to=7)
+        scope.replay(facts.path).join(scope.replay(other.log.path), on="rate", as_of=True).capture(str(tmp_path / "n"))
+        engine = Engine(
+            "by rate", scope.sinks, scope.storage, files_of=catalog_of, indexing=Indexing(0, 0, 0, background=False),
+            now=ManualClock(),
+        )  # fmt: skip
+        engine.advance(runner(scope.storage))
+    # Folders are named by the key: that by `k` is named as ours.
+    theirs = (tmp_path / "other" / "rates" / "_spark_timely").iterdir()
+    (folder,) = (each for each in theirs if (each.name != rates.index.name) == (of == "another key"))
+    spine = rates.spine()
+    run = Spine.from_json(max(folder.glob("spine-*.json")).read_bytes()).runs[-1]
+    name = "run-strange.arrow"
+    if of == "no Arrow":
+        (rates.index / name).write_bytes(b"x" * 100)
+        made = RunFile(name, 1, 100, zlib.crc32(b"x" * 100))
+    elif of == "another place":
+        shutil.copy(rates.index / spine.runs[0].name, rates.index / name)
+        made = replace(spine.runs[0], name=name, rows=spine.runs[-1].rows)
+    else:
+        shutil.copy(folder / run.name, rates.index / name)
+        made = replace(run, name=name)
+    wrong = replace(made, lower=spine.runs[-1].lower, upper=spine.runs[-1].upper)
+    rates.write(swapped(spine, *spine.runs[:-1], wrong))
+    assert rates.spine().runs[-1].name == name, "the spine is good, its run is not"
+    assert rates.answers() == ANSWERS
+    assert not (rates.index / name).exists(), "it would be refused again and again"
+    assert rates.answers() == ANSWERS
+    assert name not in {each.name for each in rates.spine().runs}
+
+
+@pytest.mark.parametrize("least_bytes", [0, 10**9])
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_row_there_less_than_0_times_is_named(least_bytes: int, strict: bool, tmp_path: Path) -> None:
+    """It was taken away before anybody looked; merges of runs have moved its time."""
+    rates = Rates(tmp_path)
+    scope = Scope("flow")
+    view = scope.replay(rates.facts.path).join(scope.replay(rates.log.path), on="k", as_of=True, strict=strict)
+    view.capture(str(tmp_path / "out"))
+    engine = Engine(
+        "flow", scope.sinks, scope.storage, files_of=catalog_of, now=ManualClock(),
+        indexing=Indexing(least_bytes, 0, 0, background=False),
+    )  # fmt: skip
+    for time in range(1, 8):
+        rates.change(time, *(("é", 10, -1) if time == 2 else ("b", time, 1)))
+        rates.ask(time, "b")
+        engine.advance(runner(scope.storage))
+    if not least_bytes:
+        assert rates.spine().since > 2
+        assert len(rates.spine().runs) < 7
+    rates.change(9, "b", 9)
+    rates.ask(9, "é", "b")
+    before = [(log.refresh(), log.version)[1] for log in (rates.log, rates.facts)]
+    upper = open_log(tmp_path / "out").frontier()
+    with pytest.raises(OperatorError, match="a row of k='é' that is there -1 times before time=9 — hint: correct the"):
+        engine.advance(runner(scope.storage))
+    assert [(log.refresh(), log.version)[1] for log in (rates.log, rates.facts)] == before
+    out = open_log(tmp_path / "out")
+    assert out.frontier() == upper
+    assert {row["k"] for row in out.messages().to_pylist()} == {"b"}
+
+
 @pytest.mark.parametrize("error", [StorageError("no network"), RoomError("too large")])
 def test_a_state_that_cannot_be_read_blames_no_operator(error: Exception, tmp_path: Path) -> None:
     world = Counting(tmp_path, Indexing(10**9))
@@ -832,8 +1130,8 @@ def test_a_job_finds_runs_that_were_replaced_meanwhile(tmp_path: Path, caplog: p
         if todo[0].index is not None:
             return runner(world.scope.storage)(outputs, todo)
         spine = world.spine()
-        pieces = merge_pieces([mapped_run(str(folder), each) for each in spine.runs], spine.since)
-        made = RunFile("run-other", *write_run(str(folder / "run-other"), pieces))
+        pieces = merge_pieces([mapped_run(str(folder), each, spine.lineage) for each in spine.runs], spine.since)
+        made = RunFile("run-other", *write_run(str(folder / "run-other"), pieces, lineage=spine.lineage))
         following = spine.merged(spine.runs, made, spine.since, 0.0)
         assert following is not None
         write_spine(str(folder), following)
@@ -847,6 +1145,35 @@ def test_a_job_finds_runs_that_were_replaced_meanwhile(tmp_path: Path, caplog: p
 
     world.step(replaced)
     assert world.counts() == {("a", 5): 1, ("b", 4): 1}
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_index_is_made_again_once_times_moved_to_its_upper(
+    checked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Counting(tmp_path, Indexing(0, 10**9, 2, background=False))
+    for _ in range(5):
+        world.more("a", "b")
+        world.step()
+    upper = world.spine().upper
+    assert upper is not None
+    out = open_log(world.out)
+    # The index is behind its log, which forgets as far as it may, and says no more what was before.
+    assert out.frontier().elements[0][0] > upper
+    assert out.allow_compaction(upper) == Antichain.of(upper)
+    if not checked:
+        monkeypatch.setattr(arranged, "may_read", lambda *_: True)
+    seen: list[Held] = []
+    found = tasks.Lookups._held
+
+    def held(self: Any, *given: Any) -> Held:
+        seen.append(found(self, *given))
+        return seen[-1]
+
+    monkeypatch.setattr(tasks.Lookups, "_held", held)
+    world.more("a")
+    world.step()
+    assert (seen[0].rows.num_rows == 1) == checked
 
 
 def test_a_large_step_leaves_its_index_behind(tmp_path: Path) -> None:

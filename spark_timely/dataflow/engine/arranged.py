@@ -10,7 +10,7 @@ Invariants
 1. An index is never needed: what it says is what the log says, and where it is missing, damaged, of another log or of
    another history of it, the log is read.
 2. An index has what is complete in its log, as of the newest commits that it names; a log that lacks one of them has
-   another index.
+   another index. So has one that has moved times up to the index's upper: what is past it could not be told apart.
 3. Times are moved up to what all need that retain the log, and no further: what nobody retains may be asked of the log.
 4. Files are deleted once they are replaced, and those that nobody has heard of after a day. A job that was planned
    before finds the newest spine by itself.
@@ -34,10 +34,11 @@ from spark_timely.dataflow.engine.tasks import Before, IndexWork, OutputPlan, Sh
 from spark_timely.dataflow.remembered import Look
 from spark_timely.errors import TimelyError
 from spark_timely.log.machine.rollback import newest_commits, other_commits
-from spark_timely.log.machine.since import needed_from
+from spark_timely.log.machine.since import may_read, needed_from
 from spark_timely.time.antichain import Antichain
 from spark_timely.trace.folder import delete, greatest_number, is_whole, newest_spine, unknown_runs, write_spine
 from spark_timely.trace.mapped import Index
+from spark_timely.trace.run import DamagedRunError
 from spark_timely.trace.spine import RunFile, Spine, due_merge
 
 if TYPE_CHECKING:
@@ -219,6 +220,11 @@ class Arrangements:
             return None
         if newest.upper is None and not log.frontier().is_empty:
             return None
+        if leaf.updates and newest.upper is not None:
+            # What the log has moved up to the index's upper, or past it, would be found twice.
+            needed = needed_from("collection", Antichain.of(newest.upper), leaf.domain.minimum)
+            if not may_read(log.since(), needed):
+                return None
         state = newest.number, log.generation, log.version
         if self._checked.get(look) == state:
             return newest
@@ -270,6 +276,8 @@ class Arrangements:
                 call()
             except FileNotFoundError as error:  # replaced since this was planned: the next step looks again
                 _log.info("the index of log %r is kept up by the next step: %s", look.path, error)
+            except DamagedRunError as error:  # it is made again
+                _log.warning("the index of log %r could not be kept up: %s", look.path, error)
             except OSError as error:  # no permission, no space, a place without hard links
                 self._unwritable.add(look)
                 _log.warning("log %r gets no index, it is read instead: %s", look.path, error)
@@ -289,8 +297,9 @@ class Arrangements:
         folder = index_folder(log, look)
         assert folder is not None
         os.makedirs(folder, exist_ok=True)
+        lineage = uuid.uuid4().hex if spine is None else spine.lineage
         work = [
-            (IndexWork(leaf, look.key, look.columns, folder, _name(), lower, upper, shares), size)
+            (IndexWork(leaf, look.key, look.columns, folder, _name(), lineage, lower, upper, shares), size)
             for shares, size in groups
         ]
         made = _made(log, work, run_tasks)
@@ -301,8 +310,9 @@ class Arrangements:
             # The runs of an index that was another log's, or of another history.
             now = wall_clock.time()
             gone = () if newest is None else (*newest.gone, *((run.name, now) for run in newest.runs))
-            columns, lineage = _columns(leaf, look), uuid.uuid4().hex
-            follows = Spine(number - 1, log.log_id, columns, {}, since, lower.elements[0][0], (), gone, lineage)
+            follows = Spine(
+                number - 1, log.log_id, _columns(leaf, look), {}, since, lower.elements[0][0], (), gone, lineage
+            )
             written = follows.extended(made, stop, commits)
             done = write_spine(folder, written)
         else:
@@ -329,7 +339,9 @@ class Arrangements:
         assert folder is not None
         least = leaf.domain.minimum_frontier
         name = _name()
-        work = IndexWork(leaf, look.key, look.columns, folder, name, least, least, runs=runs, since=since)
+        work = IndexWork(
+            leaf, look.key, look.columns, folder, name, spine.lineage, least, least, runs=runs, since=since
+        )
         (made,) = _made(log, [(work, sum(run.size_bytes for run in runs))], run_tasks)
         done = False
         for _ in range(_MOST_TRIES):  # one that extends it may be first
@@ -387,7 +399,7 @@ def _groups(files: Files, shares: Sequence[Share], most: int) -> list[tuple[tupl
 
 def _columns(leaf: Replay, look: Look) -> str:
     fields = [leaf.schema.field(name) for name in look.columns]
-    return json.dumps([[field.name, str(field.type)] for field in fields])
+    return json.dumps([look.key, [[field.name, str(field.type)] for field in fields]])
 
 
 def _name() -> str:

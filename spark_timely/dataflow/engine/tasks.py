@@ -126,6 +126,8 @@ class IndexWork:
     key, columns : tuple of str
     folder, name : str
         Of the file.
+    lineage : str
+        Of the index.
     lower, upper : Antichain
         Which times of the log.
     shares : tuple of Share
@@ -141,6 +143,7 @@ class IndexWork:
     columns: Names
     folder: str
     name: str
+    lineage: str
     lower: Antichain
     upper: Antichain
     shares: tuple[Share, ...] = ()
@@ -389,7 +392,7 @@ class Lookups:
 
     def _indexed(self, before: Before, index: Index, lo: Antichain, key: Names, wanted: KeySet, columns: Names) -> Held:
         leaf = before.leaf
-        runs = [mapped_run(index.folder, run) for run in index.runs]
+        runs = [mapped_run(index.folder, run, index.lineage) for run in index.runs]
         found = [updates.of(columns) for run in runs for updates in run.look_up(wanted.hashes)]
         if before.tail and index.upper is not None:
             begin = Antichain.of(index.upper).join(leaf.domain.minimum_frontier)
@@ -429,11 +432,11 @@ def make_run(work: IndexWork, read: ReadRange) -> TaskResult:
     """Make a run of an index; the file is part of nothing yet."""
     path = os.path.join(work.folder, work.name)
     if work.runs:
-        pieces = merge_pieces([mapped_run(work.folder, run) for run in work.runs], work.since)
+        pieces = merge_pieces([mapped_run(work.folder, run, work.lineage) for run in work.runs], work.since)
     else:
         rows = read(work.leaf, work.shares, work.lower, work.upper, work.columns)
         pieces = iter(in_pieces(summed(updates_of(work.leaf, rows, work.key, work.columns), work.since)))
-    return TaskResult(run=RunFile(work.name, *write_run(path, pieces)))
+    return TaskResult(run=RunFile(work.name, *write_run(path, pieces, lineage=work.lineage)))
 
 
 def held_of(view: View, rows: pa.Table, columns: Names) -> Held:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["join_as_of"]
 
+_LAST = (1 << 63) - 1
+
 
 def join_as_of(
     times: IntArray, facts: pa.Table, held: Held, changes: Changes, *, on: Names, how: str, strict: bool
@@ -71,10 +73,13 @@ def join_as_of(
     rows = pa.concat_tables([held.rows.select(wanted), changes.rows.select(wanted)], promote_options="permissive")
     of_facts, of_rows = key_codes([facts.select(on), rows.select(on)], on)
     n_held = held.counts.shape[0]
+    # Of a key that no event has, what was before may be missing where its changes are not: they share a hash.
+    mine = np.isin(of_rows, of_facts)
+    rows, of_rows = rows.filter(pa.array(mine)), of_rows[mine]
     same = ranks_of(rows, (), codes=of_rows, key=on)
-    later: IntArray = np.concatenate([np.zeros(n_held, np.int64), np.ones(changes.times.shape[0], np.int64)])
-    at: IntArray = np.concatenate([np.zeros(n_held, np.int64), changes.times])
-    diffs: IntArray = np.concatenate(wide(held.counts, changes.diffs))
+    later: IntArray = np.concatenate([np.zeros(n_held, np.int64), np.ones(changes.times.shape[0], np.int64)])[mine]
+    at: IntArray = np.concatenate([np.zeros(n_held, np.int64), changes.times])[mine]
+    diffs: IntArray = np.concatenate(wide(held.counts, changes.diffs))[mine]
     order = np.lexsort((at, later, same))
     starts = run_starts_of(same[order], later[order], at[order])
     if starts.shape[0]:
@@ -89,7 +94,10 @@ def join_as_of(
     wrong = np.flatnonzero(np.asarray((there < 0) | (there > (1 << 63) - 1), np.bool_))
     if wrong.shape[0]:
         row, often = int(first[wrong[0]]), there[wrong[0]]
-        msg = f"a row of {key_text(rows.select(on), row)} that is there {often} times at time={at[row]}"
+        # Of what was before the range no time is known: all that is known is that it was before these.
+        soonest = int(min(times.min(initial=_LAST), changes.times.min(initial=_LAST)))
+        when = f"at time={at[row]}" if later[row] else f"before time={soonest}"
+        msg = f"a row of {key_text(rows.select(on), row)} that is there {often} times {when}"
         raise OperatorError(msg, hint=NEGATIVE if often < 0 else BEYOND)
     there = there.astype(np.int64)
     # From its time to the next change of the same row.

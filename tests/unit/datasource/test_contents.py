@@ -15,7 +15,7 @@ from spark_timely.conf.options import SOURCE_OPTIONS, parse_options
 from spark_timely.datasource.partitions import restrict_layout, split_batch
 from spark_timely.datasource.planner import ReplayPlanner, layout_of
 from spark_timely.datasource.reader import read_split, read_splits
-from spark_timely.errors import MultiplicityOverflowError, NegativeMultiplicityError
+from spark_timely.errors import InvalidBoundsError, MultiplicityOverflowError, NegativeMultiplicityError
 from spark_timely.log import MemoryLog
 from spark_timely.log.reader import consolidate_updates
 from tests.unit.datasource.support import make_options, read_all
@@ -44,6 +44,18 @@ def test_contents_come_from_no_one_commit(metadata: str, workers: str) -> None:
     # However many splits: the same, once it is summed up.
     summed = consolidate_updates(found, PAYLOAD)
     assert summed.sort_by("v").to_pylist() == [{"v": 2, "_diff": 1}, {"v": 3, "_diff": 2}]
+
+
+@pytest.mark.parametrize("snapshot", ["true", "false"])
+def test_a_read_that_ends_where_it_begins_has_no_rows(snapshot: str) -> None:
+    """The end is exclusive, as that of Materialize's SUBSCRIBE: also where contents were asked for."""
+    options = {"asOf": "1", "snapshot": snapshot}
+    assert read_all(contents(), upTo="1", **options).num_rows == 0
+    assert read_all(contents(), upTo="2", **options).num_rows == (2 if snapshot == "true" else 0)
+    with pytest.raises(
+        InvalidBoundsError, match=r"found asOf=\[1\], upTo=\[0\] — hint: give a upTo that is not before"
+    ):
+        read_all(contents(), upTo="0", **options)
 
 
 def sums_of(rows: pa.Table) -> dict[object, int]:

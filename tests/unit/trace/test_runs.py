@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +85,63 @@ def test_runs_hold_what_was_written(seed: int, collisions: int | None, tmp_path:
     mine = {row: diff for row, diff in looked.items() if row[1] in ("a", None)}
     assert mine == {row: diff for row, diff in every.items() if diff and row[1] in ("a", None)}
     whole = [each for run in runs for each in run.between(0, (1 << 64) - 1)]
+    for run in runs:  # each is summed by itself (invariant 1)
+        counted(concatenated([*run.between(0, (1 << 64) - 1)]))
     assert (counted(summed(concatenated(whole))) if whole else {}) == {row: d for row, d in every.items() if d}
+
+
+def equal_hash_is_equal_row(patch: pytest.MonkeyPatch) -> None:
+    """Updates of one hash and time are summed, whatever their rows are."""
+    patch.setattr(run_module, "RowHasher", SameForAll)
+
+
+class SameForAll:
+    def __init__(self, schema: pa.Schema) -> None:
+        pass
+
+    def hash(self, rows: pa.Table) -> Any:
+        return np.zeros((rows.num_rows, 2), np.uint64)
+
+
+def merge_drops_late_times(patch: pytest.MonkeyPatch) -> None:
+    """A merge keeps what it moves to its since, and leaves out what is past it."""
+
+    def dropping(updates: Updates, since: int | None = None) -> Updates:
+        found = summed(updates, since)
+        return found if since is None else found.take(np.flatnonzero(found.times <= since))
+
+    patch.setattr(run_module, "summed", dropping)
+
+
+def merge_moves_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(run_module, "summed", lambda updates, since=None: summed(updates))
+
+
+def merge_sums_nothing(patch: pytest.MonkeyPatch) -> None:
+    """A merge puts updates in the order of their hashes, and no more: equal ones stay, and those that cancel."""
+
+    def ordered(updates: Updates, since: int | None = None) -> Updates:
+        times = updates.times if since is None else np.maximum(updates.times, since)
+        return replace(updates, times=times).take(np.argsort(updates.hashes, kind="stable"))
+
+    patch.setattr(run_module, "summed", ordered)
+
+
+@pytest.mark.parametrize(
+    "mutant", [equal_hash_is_equal_row, merge_drops_late_times, merge_moves_nothing, merge_sums_nothing]
+)
+def test_wrong_merges_are_found(
+    mutant: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_many() -> None:
+        for seed in range(15):
+            for collisions in (None, 1):
+                (folder := tmp_path / f"{seed} {collisions}").mkdir()
+                test_runs_hold_what_was_written(seed, collisions, folder)
+
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError):
+        run_many()
 
 
 def test_no_hash_is_in_two_pieces() -> None:
@@ -132,7 +190,7 @@ def test_a_flipped_bit_is_noticed_and_the_file_deleted(tmp_path: Path) -> None:
 
 
 def test_a_changed_spine_is_none() -> None:
-    spine = Spine(3, "id", "k", {"main": (4, "x")}, 0, 7, (RunFile("a", 1, 40, 7),), (("b", 1.5),), "line")
+    spine = Spine(3, "id", "k", {"main": (4, "x")}, 0, 7, (RunFile("a", 1, 40, 7, None, 7),), (("b", 1.5),), "line")
     text = spine.to_json()
     for place in range(len(text)):
         for other in '07"x':
