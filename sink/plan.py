@@ -278,14 +278,17 @@ def find_log(path: str, storage_options: dict[str, str]) -> Log | None:
     """
     from spark_timely.log.log import keep_log
 
-    try:
-        return keep_log(path, storage_options=own_options(path, storage_options) or None)
-    except LogMissingError:
-        storage = open_storage(path, storage_options)
-        if has_table(storage):
-            raise
-        _check_free(storage)
-        return None
+    storage = open_storage(path, storage_options)
+    for again in (True, False):  # another query may make it between the two looks
+        try:
+            return keep_log(path, storage_options=own_options(path, storage_options) or None)
+        except LogMissingError:
+            if not has_table(storage):
+                break
+            if not again:
+                raise
+    _check_free(storage)
+    return None
 
 
 def make_plan(

@@ -122,7 +122,7 @@ def test_history_keeps_what_is_current_and_joins_as_of(
     here = str(tmp_path)
     # Not the name of a dataflow, which a log has too.
     where = re.compile(r'((?:replay|capture)\(|checkpoint=)"([^"]+)"')
-    current, euro = (where.sub(rf'\1"{here}/\2"', block) for block in blocks("docs/how-to/history.md"))
+    current, paid, euro = (where.sub(rf'\1"{here}/\2"', block) for block in blocks("docs/how-to/history.md"))
     columns = {"order_id": pa.int64(), "changed_at": pa.int64(), "op": pa.string(), "customer": pa.string()}
     _log_of(f"{here}/changes", {**columns, "cents": pa.int64()}, [
         (1, 1, 5, "I", "Ada", 500), (1, 2, 6, "I", "Bob", 600), (2, 1, 10, "D", "Ada", 500), (3, 1, 7, "U", "Ada", 550),
@@ -135,6 +135,7 @@ def test_history_keeps_what_is_current_and_joins_as_of(
     _log_of(f"{here}/payments", {"currency": pa.string(), "paid": pa.int64()}, payments)
     names: dict[str, object] = {"spark": spark}
     exec(current, names)
+    exec(paid, names)
     contents = {
         name: [tuple(row.values()) for row in spark_timely.open_log(f"{here}/{name}").snapshot(3).to_pylist()]
         for name in ("orders", "totals")
