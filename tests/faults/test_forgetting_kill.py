@@ -31,7 +31,7 @@ from tests.faults.jobs import forgetting_job as job
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 
-TRIALS = 30
+TRIALS = 20
 Rows = Counter[tuple[int, int]]
 
 
