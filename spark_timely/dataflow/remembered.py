@@ -29,7 +29,7 @@ from spark_timely.log.files.format import conform
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray
 
-__all__ = ["AsOfJoin", "Look", "Remembered", "Result", "looks_of", "remembers", "told_by_contents"]
+__all__ = ["AsOfJoin", "Look", "Remembered", "Result", "looks_of", "remembers"]
 
 
 def _no_reader(name: str) -> TimelyInternalError:
@@ -228,20 +228,6 @@ class AsOfJoin(View):
 def remembers(view: View) -> Remembered | None:
     """Return the operator whose state an output is; None if it is none."""
     return view if isinstance(view, Remembered) else None
-
-
-def told_by_contents(view: View) -> set[Replay]:
-    """Return the collections of which contents at a time are enough to say what comes at and after it.
-
-    Those that are looked into as of the time of a row, with the changes at that time, and used for nothing else.
-    """
-    found: set[Replay] = set()
-    others: set[View] = {view}
-    for each in ordered(view):  # one turn per operator
-        right = each.inputs[1] if isinstance(each, AsOfJoin) and not each.strict else None
-        found |= {right} if isinstance(right, Replay) else set()
-        others |= {source for source in each.inputs if source is not right}
-    return found - others
 
 
 @dataclass(frozen=True, slots=True)

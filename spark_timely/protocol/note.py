@@ -217,8 +217,8 @@ class OutputNote:
     consented : bool or None
         True from a consent until the next step: the inputs may be behind `upper`.
     begins : tuple of times or None
-        Elements of the frontier at which the output begins, where its inputs had forgotten what is before: of events it
-        has none of before, and all that a collection holds then stands there.
+        Elements of the frontier at which the output begins, where its inputs had forgotten what is before, or somebody
+        had moved it there: of events it has none of before, and all that a collection holds then stands there.
     """
 
     inputs: Mapping[str, InputNote] = field(default_factory=dict)

@@ -44,8 +44,8 @@ from spark_timely.dataflow.engine.inputs import Inputs, other_log
 from spark_timely.dataflow.engine.outputs import Outputs, note_of, passes
 from spark_timely.dataflow.engine.tasks import Before, OutputPlan, Task, TaskResult
 from spark_timely.dataflow.engine.tracking import Tracking
-from spark_timely.dataflow.logs import Sink, open_logs
-from spark_timely.dataflow.remembered import Look, looks_of, remembers, told_by_contents
+from spark_timely.dataflow.logs import Sink, least_time, open_logs
+from spark_timely.dataflow.remembered import Look, looks_of, remembers
 from spark_timely.dataflow.views import Replay, leaves_of
 from spark_timely.errors import DataLossError, LogMissingError, RolledBackError, SinceViolationError, TimelyError
 from spark_timely.log import Log
@@ -393,7 +393,7 @@ class Engine:
         for sink, state in self._states.items():  # one turn per output and way from a log
             for leaf, delays in paths_of(sink.view):
                 log, at = self._logs[leaf.path], _before(leaf, delays, state.frontier)
-                mine = _needed(sink, leaf, at)
+                mine = needed_from(log.kind, at, leaf.domain.minimum)
                 if not may_read(log.since(), mine):
                     if self._beginning(sink, state) is None:
                         continue  # it is refused for good (`_check_since`): to keep the log for it would be for nothing
@@ -558,7 +558,7 @@ class Engine:
                 self._outputs.fail(sink, state, failed)
                 continue
             told, n_dead = self._told(mine), sum(file.n_rows for file in files if file.event == "dead")
-            begins = None if step.begins is None else step.begins.elements
+            begins = self._said_to_begin(sink, state, step)
             after = self._append(sink, state, files, step.upper, OutputNote(inputs[sink], told, begins=begins))
             if after is not None and begins is not None:
                 self._forget_before(sink, after)
@@ -588,6 +588,14 @@ class Engine:
         else:
             self._together = 1  # what was thrown away was computed for nothing
         return done
+
+    @staticmethod
+    def _said_to_begin(sink: Sink, state: StreamState, step: _Planned) -> tuple[tuple[int, ...], ...] | None:
+        """Return where an output begins, in its first step: what its inputs have forgotten, or it was moved past."""
+        if step.begins is not None:
+            return step.begins.elements
+        begins_later = note_of(state, sink).upper is None and not state.frontier.less_equal(least_time(sink.view))
+        return state.frontier.elements if begins_later else None
 
     def _forget_before(self, sink: Sink, state: StreamState) -> None:
         """Say of an output that begins later that it cannot be read as of a time before that: nothing is there.
@@ -728,13 +736,12 @@ class Engine:
         if note_of(state, sink).upper is not None or state.frontier != domain.minimum_frontier or domain.arity > 1:
             return None
         begins: list[Antichain] = []
-        exact = told_by_contents(sink.view)
         for leaf, delays in paths_of(sink.view):  # one turn per way from a log
             ((since,),) = self._logs[leaf.path].since().elements
             if since == leaf.domain.minimum[0]:
                 continue
-            # The last time of which anything is forgotten; of updates what they add up to at since is known.
-            lost = since if leaf.updates and leaf not in exact else since - 1
+            # The last time of which anything is forgotten: of updates, at since stands all that was before it too.
+            lost = since if leaf.updates else since - 1
             at: IntArray = np.array([[lost]], np.int64)
             goes = True
             for delay in delays:
@@ -773,7 +780,7 @@ class Engine:
         needs: list[tuple[Replay, Antichain, Antichain]] = []
         for leaf, delays in paths_of(sink.view):  # one turn per way from a log
             at = _before(leaf, delays, lower)
-            needs.append((leaf, at, _needed(sink, leaf, at)))
+            needs.append((leaf, at, needed_from(leaf.log_kind, at, leaf.domain.minimum)))
         own = self._own.get(sink)
         if own is not None:
             needs.append((own, lower, _state_needs(sink, own, state)))
@@ -945,13 +952,6 @@ def _with_gap(sink: Sink, written: Mapping[str, Sink], logs: Mapping[str, Log]) 
         if found is not None:
             return found
     return None
-
-
-def _needed(sink: Sink, leaf: Replay, at: Antichain) -> Antichain:
-    """Return what an output needs of a log of which it has used what is before a frontier."""
-    if leaf in told_by_contents(sink.view):
-        return at
-    return needed_from(leaf.log_kind, at, leaf.domain.minimum)
 
 
 def _state_needs(sink: Sink, own: Replay, state: StreamState) -> Antichain:

@@ -10,6 +10,7 @@ import pytest
 
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import ceil_to
+from spark_timely.dataflow.engine.arranged import Indexing
 from spark_timely.dataflow.engine.steps import Engine, check_whole
 from spark_timely.dataflow.logs import open_logs
 from spark_timely.dataflow.stream import Scope
@@ -202,7 +203,10 @@ def test_what_needs_all_events_is_refused_over_any_way(how: str, tmp_path: Path)
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("retained", [False, True])
-def test_a_join_begins_where_its_dimension_is_known(strict: bool, retained: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("indexed", [None, "before", "after"])
+def test_a_join_begins_where_its_dimension_is_known(
+    strict: bool, retained: bool, indexed: str | None, tmp_path: Path
+) -> None:
     facts = create_log(str(tmp_path / "facts"), SCHEMA, minimum=(0,))
     facts_writer = facts.writer(owner="me")
     facts_writer.append(pa.table({"_time": [*range(10)], "n": [1] * 10}), advance_to=10)
@@ -212,8 +216,16 @@ def test_a_join_begins_where_its_dimension_is_known(strict: bool, retained: bool
     for time in range(12):
         old = {"_time": [time] * 2, "_diff": [1, -1], "n": [1, 1], "rate": [time, time - 1]}
         writer.append(pa.table(old).slice(0, 1 + (time > 0)), advance_to=time + 1)
+    indexing = Indexing(10**9) if indexed is None else Indexing(0, 0, 0, background=False)
+    if indexed == "before":  # of the times as they are: what moves up to since later is in it at its own time
+        other = Scope("other")
+        other.replay(facts).join(other.replay(rates), on="n", as_of=True).capture(str(tmp_path / "other"))
+        Engine("other", other.sinks, other.storage, files_of=catalog_of, indexing=indexing).advance(
+            runner(other.storage)
+        )
     rates.allow_compaction(5)
-    rates.compact(logical=True)
+    if indexed != "before":
+        rates.compact(logical=True)
     scope = Scope("flow")
     scope.replay(facts).join(scope.replay(rates), on="n", as_of=True, strict=strict).capture(str(tmp_path / "out"))
 
@@ -222,10 +234,12 @@ def test_a_join_begins_where_its_dimension_is_known(strict: bool, retained: bool
     def retain(log: Log, consumer: str) -> RetainedPosition:
         return RetainedPosition(lambda: open_log(log.path), consumer, parse_duration("7 days"), now=clock)
 
-    engine = Engine("flow", scope.sinks, scope.storage, files_of=catalog_of, retain=retain if retained else None)
+    engine = Engine(
+        "flow", scope.sinks, scope.storage, files_of=catalog_of, retain=retain if retained else None, indexing=indexing
+    )
     engine.advance(runner(scope.storage))
     out = open_log(str(tmp_path / "out"))
-    first = 6 if strict else 5
+    first = 6  # at 5 stands all that was before it too
     found = sorted((row["_time"], row["rate"]) for row in out.messages().to_pylist())
     assert found == [(time, time - strict) for time in range(first, 10)]
     assert out.since() == Antichain.of(first)
@@ -233,11 +247,12 @@ def test_a_join_begins_where_its_dimension_is_known(strict: bool, retained: bool
     clock.advance(61)
     engine.advance(runner(scope.storage))
     rates.refresh()
-    assert rates.allow_compaction(12) == Antichain.of((10 if not strict else 9) if retained else 11)
+    assert rates.allow_compaction(12) == Antichain.of(9 if retained else 11)
     if retained:
         facts_writer.append(pa.table({"_time": [10, 11], "n": [1, 1]}), advance_to=12)
         engine.advance(runner(scope.storage))
-        assert open_log(str(tmp_path / "out")).messages().num_rows == 12 - first
+        found = sorted((row["_time"], row["rate"]) for row in open_log(str(tmp_path / "out")).messages().to_pylist())
+        assert found == [(time, time - strict) for time in range(first, 12)]
 
 
 def test_duplicates_are_dropped_from_where_the_input_begins(tmp_path: Path) -> None:
@@ -252,3 +267,24 @@ def test_duplicates_are_dropped_from_where_the_input_begins(tmp_path: Path) -> N
     open_log(str(tmp_path / "in")).writer(owner="me").append(pa.table({"_time": [11], "n": [1]}), advance_to=12)
     run_to_end(scope)
     assert sorted(open_log(str(tmp_path / "out")).messages()["_time"].to_pylist()) == [5, 8, 11]
+
+
+def test_an_output_that_was_moved_first_has_a_gap_too(tmp_path: Path) -> None:
+    log = create_log(str(tmp_path / "in"), SCHEMA, minimum=(0,))
+
+    def copying() -> Scope:
+        scope = Scope("copy")
+        scope.replay(log).filter("n >= 0").capture(str(tmp_path / "copy"))
+        return scope
+
+    run_to_end(copying())
+    open_log(str(tmp_path / "copy")).advance("main", 2)
+    log.writer(owner="me").append(pa.table({"_time": [*range(5)], "n": [*range(5)]}), advance_to=5)
+    run_to_end(copying())
+    copy = open_log(str(tmp_path / "copy"))
+    assert sorted(copy.messages()["n"].to_pylist()) == [2, 3, 4]
+    assert copy.since() == Antichain.of(2)
+    scope = Scope("count")
+    scope.replay(copy).aggregate(over="history", m=count()).capture(str(tmp_path / "count"))
+    with pytest.raises(SinceViolationError, match=r"found since=\[2\] in log '.*copy'"):
+        run_to_end(scope)
