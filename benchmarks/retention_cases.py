@@ -23,6 +23,7 @@ KEYS, COMMITS, CHANGED = 1000, 600, 100  # a change is two updates: the row befo
 SNAPSHOTS = 15
 ROUNDS, APPENDS = 7, 200
 PART, STRIDE, SPACE_ROUNDS = 1000, 7, 3  # a stride that meets every moment between two merges
+DEADLINE_S = 300
 SPACE = "compaction_space_10x_commits"
 SNAPSHOT = "snapshot_compacted_vs_plain"
 APPEND, APPEND_P99 = "append_next_to_compaction", "append_next_to_compaction_p99"
@@ -38,10 +39,13 @@ import spark_timely as st
 log, go, done = st.open_log(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
 log.snapshot(log.frontier().elements[0][0] - 1)
 done.touch()
+deadline = time.monotonic() + float(sys.argv[5])
 while not go.exists():
+    if time.monotonic() > deadline:  # whoever asked for it is gone
+        sys.exit("nobody said when to begin")
     time.sleep(0.001)
 times, removed, lost = 0, 0, 0
-while go.exists():
+while go.exists() and time.monotonic() < deadline:
     log.refresh()
     log.allow_compaction(log.frontier(), by="bench")
     found = log.compact(logical=True).forgotten
@@ -206,15 +210,32 @@ def _next_to_compaction(log: Changing, scratch: Path, *, again: bool) -> tuple[l
     go, ready = scratch / "append-go", scratch / "append-ready"
     ready.unlink(missing_ok=True)
     compactor = subprocess.Popen(
-        [sys.executable, "-c", _COMPACTOR, log.path, str(go), str(ready), "again" if again else "once"],
+        [
+            sys.executable,
+            "-c",
+            _COMPACTOR,
+            log.path,
+            str(go),
+            str(ready),
+            "again" if again else "once",
+            str(DEADLINE_S),
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )
+    deadline = time.perf_counter() + DEADLINE_S
     while not ready.exists():
+        if compactor.poll() is not None or time.perf_counter() > deadline:
+            compactor.kill()
+            message = f"the process that compacts did not begin within {DEADLINE_S} s: exit code {compactor.poll()}"
+            raise AssertionError(message)
         time.sleep(0.01)
     go.touch()
     during: list[float] = []
     while go.exists():
+        if compactor.poll() is not None and go.exists():
+            message = f"the process that compacts ended early: exit code {compactor.poll()}"
+            raise AssertionError(message)
         during.append(1000 * log.change())
         if again and len(during) == APPENDS:
             go.unlink()

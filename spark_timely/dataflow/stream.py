@@ -321,7 +321,7 @@ class Scope:
                 self.storage[captured] = dict(self.storage[home])
                 self._keep_name(captured, credential, storage_options)
                 self.sinks.append(replace(sink, path=captured))
-            # Not before: nobody reads a log that has no place, and who has the view sees where it is from now on.
+            # Not before: nobody reads a log that has no place. All that hold the view see where it is from now on.
             object.__setattr__(leaf, "path", captured)
 
     def spool(

@@ -66,6 +66,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
     running: dict[str, Server] = {}
 
     def give(name: str) -> Server:
+        # A store is a program from outside: where it cannot be installed, as without a network, nothing is to be tried.
         if name in _missing:
             pytest.skip(f"{name} cannot be had: {_missing[name]}")
         if name not in running:

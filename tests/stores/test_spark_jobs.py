@@ -58,7 +58,7 @@ def spec(place: Place, local: Path, tmp_path: Path, in_environment: None) -> dic
     del in_environment
     try:
         settings = {"spark.jars": jars(), **s3a_settings(place.proxy.address)}
-    except MissingError as error:
+    except MissingError as error:  # Spark's own JARs for S3, which are downloaded: without a network there are none
         pytest.skip(str(error))
     root = place.url.replace("s3://", "s3a://").replace(" ", "-")
     return {"root": root, "input": str(local / "in"), "disk": str(tmp_path / "disk"), "settings": settings}

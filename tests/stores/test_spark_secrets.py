@@ -57,7 +57,7 @@ def test_jobs_over_stores_show_no_credential(place: Place, tmp_path: Path) -> No
     options = place.options
     try:
         settings = {"spark.jars": jars(), **s3a_settings(place.proxy.address)}
-    except MissingError as error:
+    except MissingError as error:  # Spark's own JARs for S3, which are downloaded: without a network there are none
         pytest.skip(str(error))
     settings["spark.hadoop.fs.s3a.access.key"] = options["aws_access_key_id"]
     settings["spark.hadoop.fs.s3a.secret.key"] = options["aws_secret_access_key"]

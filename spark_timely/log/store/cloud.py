@@ -230,7 +230,7 @@ class CloudStorage:
         """Call the client; what it raises, but for files that are missing or there already, is a `StorageError`."""
         import obstore
 
-        # Loads delta-rs, which who reads local files does without.
+        # Not at the top: it loads delta-rs, and a process that reads local files alone does without.
         from spark_timely.log.store.delta_calls import delta_call
 
         key = self._key

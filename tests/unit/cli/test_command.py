@@ -179,12 +179,15 @@ def test_json_may_be_on_either_side_of_the_verb(run: Run, log: Log, *, json_firs
     assert (code, out, json.loads(err)["error"]) == (3, "", "LogMissingError")
 
 
+# Also run without optional packages (`make lane-base`), of which it is one.
+NO_SHTAB = "completion needs shtab, of the extra `cli`"
+
 # --- completion --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_completion_knows_all_verbs_and_options(run: Run, shell: str) -> None:
-    shtab = pytest.importorskip("shtab")
+    shtab = pytest.importorskip("shtab", reason=NO_SHTAB)
     code, out, err = run("completion", shell)
     assert (code, err) == (0, "")
     for verb in VERBS:
@@ -194,7 +197,7 @@ def test_completion_knows_all_verbs_and_options(run: Run, shell: str) -> None:
 
 
 def test_completion_in_bash_completes(run: Run) -> None:
-    pytest.importorskip("shtab")
+    pytest.importorskip("shtab", reason=NO_SHTAB)
     script = run("completion", "bash")[1]
     asked = "COMP_WORDS=(spark-timely fr); COMP_CWORD=1; _shtab_spark_timely; echo ${COMPREPLY[@]}\n"
     asked += "COMP_WORDS=(spark-timely close x --dr); COMP_CWORD=3; _shtab_spark_timely; echo ${COMPREPLY[@]}\n"
