@@ -39,10 +39,13 @@ if TYPE_CHECKING:
     from spark_timely.log.wait import wait as wait
     from spark_timely.spark.base.source_frontier import batch_frontier as batch_frontier
     from spark_timely.spark.batch_frame import batch_frame as batch_frame
+    from spark_timely.spark.bodies import Changes as Changes
     from spark_timely.spark.capture.foreach_batch import capture as capture
     from spark_timely.spark.collection import consolidate as consolidate
     from spark_timely.spark.collection import snapshot as snapshot
     from spark_timely.spark.collection import snapshot_at as snapshot_at
+    from spark_timely.spark.continual import ContinualTask as ContinualTask
+    from spark_timely.spark.continual import deletes as deletes
     from spark_timely.spark.dataflow import Dataflow as Dataflow
     from spark_timely.spark.dataflow import DataflowQuery as DataflowQuery
     from spark_timely.spark.replay import DriverReplay as DriverReplay
@@ -61,7 +64,9 @@ __version__ = "0.1.0"
 # Public name -> "module" or "module:attribute" that provides it.
 _EXPORTS: dict[str, str] = {
     "Antichain": "spark_timely.time.antichain",
+    "Changes": "spark_timely.spark.bodies",
     "CaptureQuery": "spark_timely.spark.start",
+    "ContinualTask": "spark_timely.spark.continual",
     "Cut": "spark_timely.log.cut",
     "Dataflow": "spark_timely.spark.dataflow",
     "DataflowQuery": "spark_timely.spark.dataflow",
@@ -77,6 +82,7 @@ _EXPORTS: dict[str, str] = {
     "create_log": "spark_timely.log.log",
     "credential": "spark_timely.spark.session",
     "cut": "spark_timely.log.cut",
+    "deletes": "spark_timely.spark.continual",
     "errors": "spark_timely.errors:",
     "max": "spark_timely.dataflow.aggregates:max_of",
     "min": "spark_timely.dataflow.aggregates:min_of",
@@ -99,6 +105,8 @@ _EXPORTS: dict[str, str] = {
 __all__ = [
     "Antichain",
     "CaptureQuery",
+    "Changes",
+    "ContinualTask",
     "Cut",
     "Dataflow",
     "DataflowQuery",
@@ -114,6 +122,7 @@ __all__ = [
     "create_log",
     "credential",
     "cut",
+    "deletes",
     "errors",
     "max",
     "min",

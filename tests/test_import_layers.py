@@ -30,6 +30,7 @@ LEVELS = {
     "interop": 7,
     "spark.base": 7,
     "dataflow.engine": 8,
+    "continual": 9,
     "sink": 8,
     # Its class is what Spark knows as the format, for writes too.
     "datasource": 9,
@@ -51,7 +52,7 @@ THIRD_PARTY = {
     "numba": ("spark_timely.progress.kernels",),
     "shtab": ("spark_timely.cli",),
     "tqdm": ("spark_timely.cli",),
-    "sqlglot": ("spark_timely.predicate",),
+    "sqlglot": ("spark_timely.predicate", "spark_timely.continual.body"),
 }
 
 

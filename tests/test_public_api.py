@@ -19,6 +19,8 @@ from tests.modules import modules
 PUBLIC = [
     "Antichain",
     "CaptureQuery",
+    "Changes",
+    "ContinualTask",
     "Cut",
     "Dataflow",
     "DataflowQuery",
@@ -34,6 +36,7 @@ PUBLIC = [
     "create_log",
     "credential",
     "cut",
+    "deletes",
     "errors",
     "max",
     "min",

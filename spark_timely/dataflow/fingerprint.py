@@ -7,6 +7,7 @@ A fingerprint is the number of its scheme and a hash. Scheme 1 hashes each opera
 - conditions and computed columns: SQL as it was written, expressions with all their literals;
 - columns, keys, aggregations, delays in units of the time, and other parameters;
 - of functions their module and qualified name; columns that they get, where they were named, and those that they give;
+- of a continual task its body, and which of its logs has which name and role there;
 - types of the times, and names and types of the output's columns.
 
 Left out is what does not tell one answer from another: names of operators, the order in which they were written down,
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from spark_timely.dataflow.body import Body
 from spark_timely.dataflow.delays import CeilTo, Chain, Shift
 from spark_timely.dataflow.remembered import AsOfJoin, Remembered, Result
 from spark_timely.dataflow.views import (
@@ -183,6 +185,8 @@ def _parts(view: View) -> tuple[str, object]:
             return "result", view.operator.kind
         case AsOfJoin():
             return "join_as_of", [sorted(view.on), view.how, view.strict]
+        case Body():
+            return "body", view.identity
         case Notified():
             given = [names if named else None for names, named in zip(view.columns, view.named, strict=True)]
             return "notify", [_function(view.function), given, view.may_be_later, _columns(view.schema)]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from spark_timely.dataflow.body import Body
 from spark_timely.dataflow.remembered import remembers
 from spark_timely.dataflow.views import View, leaves_of
 from spark_timely.errors import (
@@ -75,14 +76,17 @@ class Sink:
         """Whether another plan, or other inputs, can continue where it is.
 
         Not where it is a collection made from others: what it holds would be taken back by what never added it. What
-        an operator over all history remembers takes back what is there.
+        an operator over all history remembers, or a continual task writes, takes back what is there.
         """
-        return not self.view.updates or remembers(self.view) is not None
+        return not self.view.updates or remembers(self.view) is not None or isinstance(self.view, Body)
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is wrong without what it has of all times: a collection, or what an operator remembers."""
-        return self.view.updates or remembers(self.view) is not None
+        """Whether it is wrong without what it has of all times: a collection, or what an operator remembers.
+
+        A continual task begins where its output is.
+        """
+        return not isinstance(self.view, Body) and (self.view.updates or remembers(self.view) is not None)
 
 
 def open_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> dict[str, Log]:

@@ -812,7 +812,7 @@ class Stream:
         Returns
         -------
         rows, times : Stream
-            The second has a row for each row, with column ``diff``.
+            The second has a row for each row that counts, with column ``diff``: none where ``diff`` is 0 or null.
 
         Examples
         --------
@@ -827,8 +827,12 @@ class Stream:
             self._check_integers(name, diff)
         count = pc.field(diff).cast(pa.int64()) if diff is not None else pc.scalar(1)
         schema = pa.schema([pa.field("diff", pa.int64())])
-        used = () if diff is None else (diff,)
-        return self, self._made(Select(name, self.view.domain, schema, (self.view,), {"diff": count}, used))
+        if diff is None:
+            return self, self._made(Select(name, self.view.domain, schema, (self.view,), {"diff": count}))
+        counts = self._made(Select(f"{name}_all", self.view.domain, schema, (self.view,), {"diff": count}, (diff,)))
+        nonzero = pc.field("diff") != 0
+        times = Filter(name, self.view.domain, schema, (counts.view,), nonzero, ("diff",), "diff != 0")
+        return self, self._made(times)
 
     def times_reduce(self) -> Stream:
         """Give one row for each complete time: the sum of column ``diff``; none where it is 0.

@@ -31,7 +31,7 @@ from spark_timely.errors import (
 )
 from spark_timely.masking import masked
 
-__all__ = ["ImportMark", "InputNote", "MicroBatch", "Note", "Opening", "OutputFailure", "OutputNote"]
+__all__ = ["ImportMark", "InputNote", "MicroBatch", "Note", "Opening", "OutputFailure", "OutputNote", "TaskNote"]
 
 NOTE_VERSION: Final = 1
 MOST_BYTES: Final = 64 * 1024
@@ -191,6 +191,33 @@ class InputNote:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskNote:
+    """Say how a continual task began, which all its later starts adopt. Lasts.
+
+    Attributes
+    ----------
+    as_of : int or None
+        The time at which the task began: its output is empty there, or holds what the inputs' contents gave. None: it
+        began before all times, and nothing is skipped.
+    snapshot : bool
+        Whether the contents of the inputs at `as_of` went through the body.
+    forgotten : dict of str to int
+        Stream logs whose contents are declared to be what they had not forgotten, by their names in the body: from
+        which time on.
+    settings : dict of str to str
+        What Spark evaluates the body under.
+    gaps : tuple of (int or None, int)
+        Times that were skipped with consent, each from a first to before a last; None is for the least time.
+    """
+
+    as_of: int | None = None
+    snapshot: bool = False
+    forgotten: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    gaps: tuple[tuple[int | None, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class OutputNote:
     """Say what an output of a dataflow was made from. Lasts, its step excepted.
 
@@ -219,6 +246,8 @@ class OutputNote:
     begins : tuple of times or None
         Elements of the frontier at which the output begins, where its inputs had forgotten what is before, or somebody
         had moved it there: of events it has none of before, and all that a collection holds then stands there.
+    task : TaskNote or None
+        How the continual task began whose output it is; None of a dataflow's output, and before a task's first commit.
     """
 
     inputs: Mapping[str, InputNote] = field(default_factory=dict)
@@ -231,6 +260,7 @@ class OutputNote:
     others: int = 0
     consented: bool | None = None
     begins: tuple[tuple[int, ...], ...] | None = None
+    task: TaskNote | None = None
 
     def consent(self, upper: tuple[tuple[int, ...], ...], found: Mapping[str, InputNote] | None = None, /) -> str:
         """Return what `replaces` names to continue from this state of the output with its inputs as they were found.
@@ -471,14 +501,21 @@ def _output(facts: object) -> OutputNote | None:
     dropped = tuple(cast("list[str]", values.pop("dropped", ())))
     inputs = {path: _input(each) for path, each in cast("dict[str, dict[str, object]]", values.pop("inputs")).items()}
     upper, begins = (cast("list[list[int]] | None", values.pop(name, None)) for name in ("upper", "begins"))
+    task = cast("dict[str, object] | None", values.pop("task", None))
     return OutputNote(
         inputs,
         failures=tuple(failures),
         dropped=dropped,
         upper=None if upper is None else tuple(tuple(element) for element in upper),
         begins=None if begins is None else tuple(tuple(element) for element in begins),
+        task=None if task is None else _task(task),
         **values,  # type: ignore[arg-type]
     )
+
+
+def _task(facts: dict[str, object]) -> TaskNote:
+    gaps = tuple((first, last) for first, last in cast("list[tuple[int | None, int]]", facts.pop("gaps", ())))
+    return TaskNote(gaps=gaps, **facts)  # type: ignore[arg-type]
 
 
 def _input(facts: Mapping[str, object]) -> InputNote:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spark_timely.log.cut import Cut
     from spark_timely.time.domain import TimeLike
 
-__all__ = ["consolidate", "refuse_maps", "snapshot", "snapshot_at"]
+__all__ = ["consolidate", "copies_of", "held_rows", "refuse_maps", "snapshot", "snapshot_at"]
 
 _DIFF = "_diff"
 _LOW = 0xFFFFFFFF
@@ -160,7 +160,7 @@ def snapshot(
     reader = spark.read.format("timely").option("asOf", json.dumps(opened.domain.time_to_json(at)))
     reader = reader.options(**stored(spark, getattr(opened, "storage_options", None)))
     updates = reader.option("upTo", json.dumps(opened.domain.frontier_to_json(up_to))).load(opened.path)
-    return _contents(updates, f"log {opened.path!r} at {opened.domain.render_time(at)!r}", diffs=diffs)
+    return held_rows(updates, f"log {opened.path!r} at {opened.domain.render_time(at)!r}", diffs=diffs)
 
 
 def snapshot_at(
@@ -220,13 +220,23 @@ def snapshot_at(
         frame = reader.options(**stored(spark, own_options(log.path, options))).load(log.path)
         if _DIFF in frame.columns:  # ours: no payload has a column of that name
             at = found.domain.render_frontier(found.frontier)
-            frame = _contents(frame, f"log {log.path!r} at the cut of frontier={at}", diffs=diffs)
+            frame = held_rows(frame, f"log {log.path!r} at the cut of frontier={at}", diffs=diffs)
         frames.append(frame)
     return tuple(frames)
 
 
-def _contents(updates: DataFrame, what: str, *, diffs: bool) -> DataFrame:
-    """Sum updates to rows that are contained, and fail where one is contained fewer than zero times."""
+def held_rows(updates: DataFrame, what: str, /, *, diffs: bool) -> DataFrame:
+    """Sum updates to rows that are contained, and fail where one is contained fewer than zero times.
+
+    Parameters
+    ----------
+    updates : pyspark.sql.DataFrame
+        With their diffs in ``_diff``.
+    what : str
+        What they are the contents of, for errors.
+    diffs : bool
+        Whether to give distinct rows and how often each is contained, instead of each as often as it is.
+    """
     from pyspark.sql import functions
 
     diff = functions.col(_DIFF)
@@ -239,10 +249,15 @@ def _contents(updates: DataFrame, what: str, *, diffs: bool) -> DataFrame:
     checked = consolidate(updates).withColumn(
         _DIFF, functions.when(diff > 0, diff).otherwise(functions.raise_error(message))
     )
-    if diffs:
-        return checked
-    repeated = checked.withColumn(_DIFF, functions.explode(functions.sequence(functions.lit(1).cast("long"), diff)))
-    return repeated.drop(_DIFF)
+    return checked if diffs else copies_of(checked)
+
+
+def copies_of(counted: DataFrame, /) -> DataFrame:
+    """Return each row as often as its ``_diff`` says, which is positive; without that column."""
+    from pyspark.sql import functions
+
+    copies = functions.sequence(functions.lit(1).cast("long"), functions.col(_DIFF))
+    return counted.withColumn(_DIFF, functions.explode(copies)).drop(_DIFF)
 
 
 def _quoted(name: str) -> str:

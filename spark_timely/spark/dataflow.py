@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_timely.continual.engine import TaskEngine
 from spark_timely.dataflow.engine import explain
 from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES
 from spark_timely.dataflow.engine.explain import OperatorMetrics, OutputProgress
@@ -28,6 +29,7 @@ from spark_timely.datasource.clock import Alarm
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.errors import InvalidUsageError, StorageError, WaitTimeoutError, shown
 from spark_timely.log.log import open_log
+from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import checked_options, normal_path
 from spark_timely.log.store.urls import nearest_log, same_place
 from spark_timely.log.wait import Throttle, wait_until
@@ -37,6 +39,7 @@ from spark_timely.protocol.replay import Limits
 from spark_timely.spark.base.checkpoint import damaged_file
 from spark_timely.spark.base.credentials import OPTION, credentials_of, joined_options, named_here
 from spark_timely.spark.base.trigger import Trigger, ending_of, parse_trigger
+from spark_timely.spark.bodies import SessionSettings, SparkBodies
 from spark_timely.spark.dataflow_tasks import DRIVER_BYTES, SparkTasks, catalog_of
 from spark_timely.spark.session import given_to_spark, register, spare_progress, stored
 from spark_timely.time.text import parse_duration
@@ -45,9 +48,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from spark_timely.continual.body import SqlBody
+    from spark_timely.continual.engine import TaskPlan
     from spark_timely.dataflow.views import Replay
     from spark_timely.datasource.catalog import FileView
     from spark_timely.log import Log
+    from spark_timely.spark.bodies import FunctionBody
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.arrays import Time
     from spark_timely.time.domain import TimeLike
@@ -204,6 +210,13 @@ class Dataflow(Scope):
         StorageError
             If the folder ``ending`` of the checkpoint is damaged.
         """
+        flows = [self, *beside]
+        for flow in beside:
+            if not isinstance(flow, Dataflow):
+                msg = f"could not start dataflow {self.name!r}: found {shown(flow)} beside it"
+                raise InvalidUsageError(msg, hint="give dataflows and continual tasks")
+        for flow in flows:
+            flow.prepare(spark)
         if not self.sinks:
             msg = f"could not start dataflow {self.name!r}: found nothing that is captured"
             raise InvalidUsageError(msg, hint="capture at least one stream into a log")
@@ -230,9 +243,8 @@ class Dataflow(Scope):
             except ValueError as error:
                 msg = f"could not start dataflow {self.name!r}: found retain={shown(retain)}"
                 raise InvalidUsageError(msg, hint=str(error)) from error
-        flows = [self, *beside]
         for flow in beside:
-            if not isinstance(flow, Dataflow) or not flow.sinks:
+            if not flow.sinks:
                 msg = f"could not start dataflow {self.name!r}: found {shown(flow)} beside it"
                 raise InvalidUsageError(msg, hint="give dataflows that capture something")
         if len({flow.name for flow in flows}) < len(flows):
@@ -252,6 +264,7 @@ class Dataflow(Scope):
             opened = open_logs(flow.sinks, flow.storage)
             check_plans(flow.sinks, opened)
             check_whole(flow.sinks, opened)
+            flow.check_started(opened)
         register(spark)
         spare_progress(spark)
         run = uuid.uuid4().hex
@@ -274,7 +287,9 @@ class Dataflow(Scope):
         else:
             source = spark.readStream.format(_ONE_ROW).option("rowsPerBatch", 1).load()
         limits = Limits(times=max_times_per_step, size_bytes=max_bytes_per_step or _STEP_BYTES)
-        parts = tuple(_Part(flow.name, tuple(flow.sinks), dict(flow.storage), flow.evaluation) for flow in flows)
+        parts = tuple(
+            _Part(flow.name, tuple(flow.sinks), dict(flow.storage), flow.evaluation, flow.task()) for flow in flows
+        )
         step = _MicroBatch(
             parts,
             limits,
@@ -303,6 +318,19 @@ class Dataflow(Scope):
         if wanted:
             writer = writer.trigger(**wanted)
         return DataflowQuery(writer.start(), flows, spark, run=run, lives=lives, end=step.end)
+
+    def prepare(self, spark: SparkSession) -> None:
+        """Make ready what a start needs the session for: of a dataflow nothing."""
+
+    def check_started(self, logs: Mapping[str, Log]) -> None:
+        """Refuse logs that are there by now and do not fit, where a kind of dataflow has rules of its own."""
+
+    def drop_kept(self) -> None:
+        """Let go of what inputs retain after a drop: a dataflow may be started again, so what it retains expires."""
+
+    def task(self) -> TaskPart | None:
+        """Return what runs instead of operators, of a continual task."""
+        return None
 
     def explain(self) -> str:
         """Return the plan, operator by operator: frontiers, uppers, what waits and who holds it, how it is cut.
@@ -335,6 +363,23 @@ class Dataflow(Scope):
 
 
 @dataclass(frozen=True)
+class TaskPart:
+    """A continual task as its query runs it.
+
+    Attributes
+    ----------
+    plan : TaskPlan
+    body : SqlBody or FunctionBody
+    own_names : tuple of str
+        Under which names the body reads the output.
+    """
+
+    plan: TaskPlan
+    body: SqlBody | FunctionBody
+    own_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class _Part:
     """One of the dataflows of a query."""
 
@@ -342,6 +387,7 @@ class _Part:
     sinks: tuple[Sink, ...]
     storage: dict[str, dict[str, str]] = field(repr=False)  # credentials are never shown
     evaluation: str
+    task: TaskPart | None = None
 
     def __getstate__(self) -> dict[str, object]:
         views = packed([sink.view for sink in self.sinks])
@@ -373,33 +419,21 @@ class _MicroBatch:
     clock_options: dict[str, str] = field(repr=False)
     driver_bytes: int
     kept: Duration | None = None
-    engines: list[Engine] = field(default_factory=list, repr=False)
+    engines: list[Engine | TaskEngine] = field(default_factory=list, repr=False)
     alarm: Alarm | None = field(default=None, repr=False)
+    settings: SessionSettings | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "engines": [], "alarm": None}
+        return {**self.__dict__, "engines": [], "alarm": None, "settings": None}
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         del batch_id
         if not self.engines:
             self.alarm = Alarm(self.checkpoint, self.run, self.clock_options)
-            self.engines = [
-                Engine(
-                    part.name,
-                    part.sinks,
-                    part.storage,
-                    files_of=catalog_of,
-                    limits=self.limits,
-                    workers=self.workers,
-                    shuffle_bytes=self.shuffle_bytes,
-                    twice=self.twice,
-                    evaluation=part.evaluation,
-                    run=self.run,
-                    tries=TRIES,
-                    retain=None if self.kept is None else partial(_retained, self.kept),
-                )
-                for part in self.parts
-            ]
+            self.engines = [self._engine(part) for part in self.parts]
+        if self.settings is None:
+            self.settings = SessionSettings(df.sparkSession)
+        self.settings.spark = df.sparkSession
         storage = {path: options for part in self.parts for path, options in part.storage.items()}
         tasks = SparkTasks(df.sparkSession, storage, self.workers, max_bytes_in_driver=self.driver_bytes)
         rest: float | None = 0.0
@@ -417,6 +451,41 @@ class _MicroBatch:
             if rest is not None and self.alarm is not None and self.alarm.set(rest):
                 return
 
+    def _engine(self, part: _Part) -> Engine | TaskEngine:
+        retain = None if self.kept is None else partial(_retained, self.kept)
+        if part.task is None:
+            return Engine(
+                part.name,
+                part.sinks,
+                part.storage,
+                files_of=catalog_of,
+                limits=self.limits,
+                workers=self.workers,
+                shuffle_bytes=self.shuffle_bytes,
+                twice=self.twice,
+                evaluation=part.evaluation,
+                run=self.run,
+                tries=TRIES,
+                retain=retain,
+            )
+        task, (sink,) = part.task, part.sinks
+
+        def bodies() -> SparkBodies:
+            assert self.settings is not None  # it was made with the session of this micro-batch
+            return SparkBodies(self.settings.spark, task.body, self.settings, task.own_names)
+
+        return TaskEngine(
+            task.plan,
+            sink,
+            open_logs(part.sinks, part.storage),
+            files_of=catalog_of,
+            bodies=bodies,
+            run=self.run,
+            tries=TRIES,
+            retain=retain,
+            may_write=partial(_may_write, self.checkpoint, self.clock_options, self.run),
+        )
+
     def end(self) -> None:
         """Renew nothing any more: what inputs retain for the dataflow expires, unless it is started again.
 
@@ -424,6 +493,15 @@ class _MicroBatch:
         """
         for engine in self.engines:
             engine.end()
+
+
+def _marker(run: str) -> str:
+    """Return the file in the checkpoint that lets a run of a query write which began read-only."""
+    return f"may-write-{run}"
+
+
+def _may_write(checkpoint: str, options: Mapping[str, str], run: str) -> bool:
+    return open_storage(checkpoint, dict(options) or None, literal=True).exists(_marker(run))
 
 
 def _retained(kept: Duration, log: Log, consumer: str) -> RetainedPosition:
@@ -755,8 +833,26 @@ class DataflowQuery:
         dropped = self._flows[names.index(name)]
         for sink in dropped.sinks:  # one turn per output
             drop_output(self._logs[sink], sink, self._run)
+        dropped.drop_kept()
         self._flows.remove(dropped)
         self._logs = {sink: log for sink, log in self._logs.items() if sink not in dropped.sinks}
+
+    def allow_writes(self) -> None:
+        """Let the continual tasks of the query write that were started read-only: in about a second they do.
+
+        There is no way back but to stop the query.
+
+        Raises
+        ------
+        StorageError
+            If it could not be written into the checkpoint, from where the query reads it.
+        """
+        checkpoint = self._flows[0].checkpoint
+        options = next(
+            (dict(flow.storage[at]) for flow in self._flows if (at := nearest_log(checkpoint, flow.storage))), {}
+        )
+        storage = open_storage(checkpoint, options or None, literal=True)
+        storage.put(_marker(self._run), b"", replace=True)
 
     def stop(self) -> None:
         """Stop the query; a later start continues where its outputs are.

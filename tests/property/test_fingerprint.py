@@ -353,7 +353,7 @@ def test_every_kind_of_operator_has_a_place_in_the_scheme() -> None:
     assert kinds(View) == {
         *("Aggregate", "Concat", "Delayed", "Filter", "FlatMapped", "Hinted"),
         *("Inspected", "Join", "Mapped", "Notified", "Replay", "Select"),
-        *("AsOfJoin", "AsUpdates", "Consolidated", "Negated", "Remembered", "Result"),
+        *("AsOfJoin", "AsUpdates", "Body", "Consolidated", "Negated", "Remembered", "Result"),
     }
 
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import pyarrow.compute as pc
 
 from spark_timely import errors
+from spark_timely.dataflow.body import Body
 from spark_timely.dataflow.engine.inputs import Inputs
 from spark_timely.dataflow.fingerprint import plans_of
 from spark_timely.dataflow.logs import least_time
@@ -513,7 +514,7 @@ def _changed(
         consent = note_of(state, sink).consent(state.frontier.elements, found)
         hint += (
             "; if its rows are to stay and later times to come from the inputs as they are, say "
-            f"capture(…, replaces={consent!r})"
+            f"{'ContinualTask' if isinstance(sink.view, Body) else 'capture'}(…, replaces={consent!r})"
         )
     return DataLossError(
         f"could not continue at operator {sink.name!r}: {'; '.join([*inputs, *output])}",

@@ -55,6 +55,7 @@ from spark_timely.log.log import open_log
 from spark_timely.log.machine.since import may_read, needed_from
 from spark_timely.protocol.note import OutputNote
 from spark_timely.protocol.replay import Limits
+from spark_timely.spark.base.beginnings import beginning
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import unique_times
 
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MOST_TOGETHER",
+    "Advances",
     "Appended",
     "Bounds",
     "Engine",
@@ -904,7 +906,7 @@ def check_whole(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
     """
     for sink in sinks:  # one turn per output
         view = remembers(sink.view)
-        needs_all = sink.view.updates if view is None else view.operator.looks_back is None
+        needs_all = sink.is_whole if view is None else view.operator.looks_back is None
         if not needs_all or _has_begun(sink, logs):
             continue
         found = _with_gap(sink, {other.path: other for other in sinks}, logs)
@@ -913,9 +915,11 @@ def check_whole(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
         leaf, begins = found
         name = sink.view.name if view is None else view.name
         least, since = (leaf.domain.render_frontier(each) for each in (leaf.domain.minimum_frontier, begins))
+        # Without the since, of a copy of a log with times of other types: in which times it begins is not known.
+        gap = f"since={since} in" if begins != leaf.domain.minimum_frontier else "a copy of a log that had forgotten,"
         msg = (
-            f"could not begin operator {name!r}: found since={since} in log {leaf.path!r}, of which it needs all "
-            "messages from the beginning on"
+            f"could not begin operator {name!r}: found {gap} log {leaf.path!r}, of which it needs all messages from "
+            "the beginning on"
         )
         raise SinceViolationError(
             msg,
@@ -934,19 +938,15 @@ def _has_begun(sink: Sink, logs: Mapping[str, Log]) -> bool:
 def _with_gap(sink: Sink, written: Mapping[str, Sink], logs: Mapping[str, Log]) -> tuple[Replay, Antichain] | None:
     """Return a log of events below an output that has not all of them, and from when on it has; None if there is none.
 
-    A log that a dataflow wrote, or will write, from one that had forgotten has them no more than that one.
+    A log that a dataflow or a query wrote, or a dataflow will write, from one that had forgotten has them no more than
+    that one.
     """
     for leaf, _ in paths_of(sink.view):  # one turn per way from a log
         if leaf.updates:
             continue
-        log = logs[leaf.path]
-        since = log.since()
-        for state in log.streams().values():  # one turn per stream
-            note = state.note.output
-            if note is not None and note.begins is not None:
-                since = since.join(Antichain.from_times(note.begins, leaf.domain.arity))
-        if since != leaf.domain.minimum_frontier:
-            return leaf, since
+        begins = beginning(logs[leaf.path])
+        if begins is not None:
+            return leaf, begins
         own = written.get(leaf.path)
         found = None if own is None or _has_begun(own, logs) else _with_gap(own, written, logs)
         if found is not None:
@@ -1048,8 +1048,33 @@ class Bounds:
         )
 
 
+class Advances(Protocol):
+    """What a query advances beside others: an engine of a dataflow, or of a continual task. See `Engine`."""
+
+    @property
+    def failures(self) -> list[Exception]: ...  # noqa: D102 - see `Engine`
+
+    @property
+    def unreported_failures(self) -> list[Exception]: ...  # noqa: D102
+
+    @property
+    def dropped(self) -> bool: ...  # noqa: D102
+
+    @property
+    def may_move(self) -> bool: ...  # noqa: D102
+
+    @property
+    def rest(self) -> float | None: ...  # noqa: D102
+
+    def begin(self, *, pinned: bool = False) -> None: ...  # noqa: D102
+
+    def step(self, run_tasks: RunTasks, /, *, most: int = MOST_TOGETHER) -> list[Appended] | None: ...  # noqa: D102
+
+    def end(self) -> None: ...  # noqa: D102
+
+
 def advance_all(
-    engines: Sequence[Engine],
+    engines: Sequence[Advances],
     run_tasks: RunTasks,
     *,
     lives: bool = False,
@@ -1061,7 +1086,7 @@ def advance_all(
 
     Parameters
     ----------
-    engines : sequence of Engine
+    engines : sequence of Engine, or of what advances as one
     run_tasks : callable
         As for `Engine.advance`.
     lives : bool
@@ -1088,7 +1113,7 @@ def advance_all(
     """
     bounds = bounds or Bounds()
     done: list[Appended] = []
-    broken: dict[Engine, Exception] = {}
+    broken: dict[Advances, Exception] = {}
     began, n_steps = now(), 0
     for engine in engines:
         _guarded(engine, broken, lambda engine=engine: engine.begin(pinned=not lives))  # type: ignore[misc]
@@ -1121,7 +1146,7 @@ def advance_all(
     return done
 
 
-def rest_of(engines: Sequence[Engine]) -> float | None:
+def rest_of(engines: Sequence[Advances]) -> float | None:
     """Return after how many seconds there is something to do although no input moves; None: there is nothing."""
     rests = [engine.rest for engine in engines]
     return min((rest for rest in rests if rest is not None), default=None)
@@ -1133,7 +1158,7 @@ def is_cancelled(error: Exception) -> bool:
 
 
 def _guarded(
-    engine: Engine, broken: dict[Engine, Exception], do: Callable[[], list[Appended] | None]
+    engine: Advances, broken: dict[Advances, Exception], do: Callable[[], list[Appended] | None]
 ) -> list[Appended] | None:
     """Let what is wrong with one dataflow not concern the others."""
     try:

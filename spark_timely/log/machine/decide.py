@@ -240,7 +240,7 @@ def check_plan(path: str, state: StreamState, plans: Sequence[str], outline: str
     raise PlanMismatchError(
         msg,
         hint=f"start the dataflow as it was, or give this one another name and other outputs; if the change is meant, "
-        f"say capture(…, replaces={before.plan!r})",
+        f"say replaces={before.plan!r} where the output is named: capture(…), ContinualTask(…)",
         context={"path": path, "stream": state.stream},
         expected=mine,
         found=before.plan,

@@ -79,7 +79,7 @@ def test_other_dataflow_of_one_name_is_refused_writing_nothing(tmp_path: Path, l
     assert (error.expected, error.found) == (other, mine)
     assert f"found plan='{mine}' of 'dataflow flow', expected plan='{other}'" in error.message
     assert "it was made by ['filter n < 15'], now there is ['filter n >= 15']" in error.message
-    assert f"say capture(…, replaces='{mine}')" in str(error)
+    assert f"say replaces='{mine}' where" in str(error)
     assert content(tmp_path) == before
     engines[0].advance(runner(first.storage))
     assert open_log(str(tmp_path / "out")).messages()["n"].to_pylist() == [n for n in range(15) for _ in range(3)]

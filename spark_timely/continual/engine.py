@@ -1,0 +1,810 @@
+"""What a continual task does next, and the commits that it makes: everything about it but the evaluation of its body.
+
+A task is a sink with a state (`spark_timely.continual.sink`). Its inputs say at which times it writes, its inputs and
+references how far these times are complete, and its output how far it has come. A step evaluates the body at one write
+time, and compares and appends what it gives. Rows never come here.
+
+Invariants
+----------
+1. What is written at a time is what the body gives there: of the inserts of its inputs at that time, the contents of
+   its references as of it, and its own output before it as it was committed.
+2. A decision is made from one look, the output before all else. An append is refused unless the output is as it was
+   then, and as it was written by the task's own plan: a lost race is decided again, never repeated.
+3. The first commit says how the task began; later starts adopt it.
+4. The output moves past a time only when every input has passed it and nothing is to be written there.
+5. Nothing is read that is not retained, unless the log cannot be written to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time as monotonic
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from spark_timely.continual.plan import Bodies, Expectation, SourcePlan, StepPlan, TaskSource
+from spark_timely.continual.sink import SinkState
+from spark_timely.continual.sources import takes_snapshot
+from spark_timely.dataflow.engine.inputs import Inputs
+from spark_timely.dataflow.engine.outputs import Outputs, note_of, passes
+from spark_timely.dataflow.engine.steps import Appended, Retained, is_cancelled
+from spark_timely.errors import (
+    DataLossError,
+    InvalidUsageError,
+    LogMissingError,
+    RolledBackError,
+    SinceViolationError,
+    TimelyError,
+    shown,
+)
+from spark_timely.log.commit import discard_job, discard_refused
+from spark_timely.log.files.parquet import new_job
+from spark_timely.log.machine.since import may_read
+from spark_timely.log.store.cloud import open_storage
+from spark_timely.masking import masked_logger
+from spark_timely.protocol.note import OutputNote, TaskNote
+from spark_timely.time.antichain import Antichain
+
+if TYPE_CHECKING:
+    from spark_timely.dataflow.engine.cutting import Files
+    from spark_timely.dataflow.engine.steps import RunTasks
+    from spark_timely.dataflow.logs import Sink
+    from spark_timely.log import Log
+    from spark_timely.log.machine.state import DataFile, StreamState
+    from spark_timely.log.store.storage import TableStorage
+    from spark_timely.time.arrays import BoolArray, IntArray
+
+__all__ = ["AsOf", "TaskEngine", "TaskPlan", "check_roles", "consumer_of", "held_back_by"]
+
+_log = masked_logger("spark_timely.continual")
+
+AsOf: TypeAlias = "int | Literal['earliest', 'latest']"
+
+
+# How often a task that is read-only asks whether it may write.
+_ASK_S: Final = 1.0
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """What a task is, for whoever runs it.
+
+    Attributes
+    ----------
+    name : str
+    sources : tuple of TaskSource
+        Inputs and references.
+    reads_output : bool
+        Whether the body reads what the task has written.
+    as_of : int, "earliest" or "latest"
+        At which time it begins, where it has not begun.
+    snapshot : bool
+        Whether the contents of the inputs at that time go through the body.
+    forgotten : bool
+        Whether contents of a stream log are what it has not forgotten.
+    settings : dict of str to str
+        What the body is evaluated under, where the task has not begun.
+    until : int or None
+        It writes at times before this one.
+    read_only : bool
+        Whether it follows and writes nothing.
+    skips : bool
+        Whether times that a log has forgotten are skipped; the note says which.
+    expectations : tuple of Expectation
+    """
+
+    name: str
+    sources: tuple[TaskSource, ...]
+    reads_output: bool = False
+    as_of: AsOf = "earliest"
+    snapshot: bool = False
+    forgotten: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+    until: int | None = None
+    read_only: bool = False
+    skips: bool = False
+    expectations: tuple[Expectation, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[TaskSource, ...]:
+        """Sources whose changes make write times."""
+        return tuple(source for source in self.sources if source.is_input)
+
+    @property
+    def references(self) -> tuple[TaskSource, ...]:
+        """Sources of which the body sees contents."""
+        return tuple(source for source in self.sources if not source.is_input)
+
+
+def consumer_of(sink: Sink, log_id: str) -> str:
+    """Return the name under which all replicas of a task retain what it needs.
+
+    Parameters
+    ----------
+    sink : Sink
+    log_id : str
+        Of the output's log: a task of the same name with another output is another consumer.
+    """
+    digest = hashlib.sha256(json.dumps([log_id, sink.stream]).encode()).hexdigest()[:8]
+    return f"{sink.owner} {digest}"
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What was found of all logs at once: the output first, then what it is made from."""
+
+    state: StreamState
+    upper: Antichain
+    note: TaskNote | None
+    inputs: Antichain
+    references: Antichain
+
+    @property
+    def takes_snapshot(self) -> bool:
+        """Whether the contents of the inputs are still to be written: until the output has passed where it began."""
+        note = self.note
+        return note is not None and note.as_of is not None and takes_snapshot(note.snapshot, note.as_of, self.upper)
+
+
+class _Known(NamedTuple):
+    """Write times of an input that are known: all in [lower, upper)."""
+
+    lower: int
+    upper: int
+    times: IntArray
+
+
+class TaskEngine:
+    """Runs a continual task. It has the interface of `spark_timely.dataflow.engine.steps.Engine`.
+
+    Parameters
+    ----------
+    plan : TaskPlan
+    sink : Sink
+        Its output.
+    logs : mapping of str to Log
+        By path: its output, and all that it reads.
+    files_of : callable
+        Gives what keeps account of a log's files.
+    bodies : callable
+        Gives what evaluates the body, at each step.
+    run : str
+        The run of the query.
+    tries : int
+        As of `Outputs`.
+    retain : callable, optional
+        Gives what retains a log for a consumer of a name.
+    may_write : callable
+        Whether a task that began read-only may write by now.
+    now : callable
+        A clock in seconds that never goes back.
+    """
+
+    def __init__(
+        self,
+        plan: TaskPlan,
+        sink: Sink,
+        logs: Mapping[str, Log],
+        *,
+        files_of: Callable[[Log], Callable[[], Files]],
+        bodies: Callable[[], Bodies],
+        run: str = "",
+        tries: int = 1,
+        retain: Callable[[Log, str], Retained] | None = None,
+        may_write: Callable[[], bool] = lambda: False,
+        now: Callable[[], float] = monotonic.monotonic,
+    ) -> None:
+        self.name = plan.name
+        self.plan = plan
+        self._sink = sink
+        self._bodies = bodies
+        self._logs = dict(logs)
+        check_roles(plan, sink, self._logs)
+        self._files = {path: files_of(log) for path, log in self._logs.items()}
+        self._from = Inputs([sink], self._logs)
+        self._outputs = Outputs([sink], self._logs, self._from, run, tries=tries, now=now)
+        self._writes, self._may_write = not plan.read_only, may_write
+        if self._writes:
+            self._outputs.claim()
+        self._retain, self._retained = retain, dict[str, Retained]()
+        self._unretained: set[str] = set()
+        self._consumer = consumer_of(sink, self._logs[sink.path].log_id)
+        self._now = now
+        self._domain = sink.view.domain
+        self._least, self._most = self._domain.types[0].lo, self._domain.types[0].hi
+        self._known: dict[TaskSource, _Known] = {}
+        self._storages: dict[str, TableStorage] = {}
+        self._pinned, self._idle = False, False
+        self._frontiers: dict[str, Antichain] = {}
+        self._state: StreamState | None = None
+
+    # As an engine of a query ---------------------------------------------------------------------------
+
+    @property
+    def failures(self) -> list[Exception]:
+        """Why the output stopped."""
+        return list(self._outputs.failures.values())
+
+    @property
+    def unreported_failures(self) -> list[Exception]:
+        """Those of the failures that could not be written into the output's log, and do not pass."""
+        return self._outputs.unreported_failures
+
+    @property
+    def dropped(self) -> bool:
+        """Whether somebody has dropped the task from this run of the query."""
+        return self._outputs.dropped
+
+    @property
+    def may_move(self) -> bool:
+        """Whether the output may move again by itself."""
+        error = self._outputs.failures.get(self._sink)
+        failed = error is not None and not passes(type(error).__name__)
+        return not self.dropped and not failed and not (self._state is not None and self._state.closed)
+
+    @property
+    def rest(self) -> float | None:
+        """After how many seconds there is something to do although no input moves; None: there is nothing."""
+        if self.dropped:
+            return None
+        due = self._outputs.due(bounded=self._pinned)
+        if not self._idle:
+            return 0.0
+        if not self._writes and not self._pinned:
+            return _ASK_S
+        return None if due is None else max(due - self._now(), 0.0)
+
+    def begin(self, *, pinned: bool = False) -> None:
+        """Begin a series of steps: logs are looked at again. With `pinned` the sources then stay as they are."""
+        self._pinned, self._idle, self._frontiers = pinned, False, {}
+        if pinned:
+            self._outputs.wake(bounded=True)
+
+    def end(self) -> None:
+        """Renew nothing any more; what is retained expires unless the task is started again."""
+        for retained in self._retained.values():  # one turn per log
+            retained.end()
+
+    def step(self, run_tasks: RunTasks, /, *, most: int = 1) -> list[Appended] | None:
+        """Take the next step: one commit; None where nothing is to be done.
+
+        Parameters
+        ----------
+        run_tasks : callable
+            Not used: a body is none of a dataflow's tasks.
+        most : int
+            Not used.
+        """
+        del run_tasks, most
+        self._outputs.wake(bounded=self._pinned)
+        look = self._look()
+        done = None if look is None or look.state.closed else self._next(look)
+        self._idle = done is None
+        return done
+
+    # Looking --------------------------------------------------------------------------------------------
+
+    def _look(self) -> _Look | None:
+        """Read the output, then the sources; None where the task may not continue."""
+        sink = self._sink
+        states = self._outputs.states(self._refreshed([sink.path]))
+        state = self._state = states.get(sink)
+        if state is None or self.dropped or sink in self._outputs.failures:
+            return None
+        fresh = not self._pinned or not self._frontiers
+        if fresh:
+            paths = list(dict.fromkeys(source.path for source in self.plan.sources))
+            for path, error in self._refreshed(paths).items():  # one turn at most
+                self._failed(state, self._missing(path, error))
+                return None
+            self._frontiers = {path: self._logs[path].frontier() for path in paths}
+        if not self._writes and self._may_write():
+            self._writes = True
+            self._outputs.claim()
+        error_ = self._outputs.refused(sink, state, fresh=fresh) if self._writes else None
+        if error_ is not None:
+            self._failed(state, error_)
+            return None
+        inputs, references = self._meet(self.plan.inputs), self._meet(self.plan.references)
+        return _Look(state, state.frontier, note_of(state, sink).task, inputs, references)
+
+    def _meet(self, sources: Iterable[TaskSource]) -> Antichain:
+        found = Antichain.empty(1)
+        for source in sources:  # one turn per source
+            found = found.meet(self._frontiers[source.path])
+        return found
+
+    def _refreshed(self, paths: Iterable[str]) -> dict[str, Exception]:
+        broken: dict[str, Exception] = {}
+        for path in paths:  # one turn per log
+            log = self._logs[path]
+            try:
+                try:
+                    log.refresh()
+                    log.frontier()
+                except RolledBackError:
+                    # What was read of it is in the output's note, which judges it.
+                    log.begin_anew()
+                    log.refresh()
+                    log.frontier()
+            except TimelyError as error:
+                broken[path] = error
+        return broken
+
+    def _missing(self, path: str, error: Exception) -> Exception:
+        if not isinstance(error, LogMissingError):
+            return error
+        return DataLossError(
+            f"could not continue task {self.name!r}: found no log {path!r} any more",
+            hint="put back the log that was deleted: what the task has written was made from it",
+            context={"path": path},
+        )
+
+    # Deciding -------------------------------------------------------------------------------------------
+
+    def _next(self, look: _Look) -> list[Appended] | None:
+        state = look.state
+        try:
+            if look.note is None:
+                return self._first(look) if self._writes else None
+            if not self._writes:
+                return None
+            if self._must_skip(look):
+                return self._skip(look)
+            self._hold(look)
+            decided = self._sink_state(look)
+            write = decided.process()
+            if write is None:
+                self._outputs.settle(self._sink, state, note_of(state, self._sink))
+                return None
+            if write.time is None:
+                return self._append(look, (), write.upper, look.note, {"times": 0})
+            # The output moves at once to where it would have to wait, or be written to again: a commit less.
+            decided.output_progress = write.upper
+            after = decided.process()
+            upper = write.upper if after is None or after.time is not None else after.upper
+        except (TimelyError, pa.ArrowException, OSError) as error:
+            self._failed(state, error)
+            return None
+        return self._write(look, write.time, upper, look.note)
+
+    def _sink_state(self, look: _Look) -> SinkState[object]:
+        """Return the sink as it is now: write times that are known, and how far everything is complete."""
+        inputs = look.inputs
+        if self.plan.until is not None:
+            inputs = inputs.meet(Antichain.of(self.plan.until))
+        state = SinkState[object](self._domain.minimum[0], greatest=self._most)
+        state.output_progress = look.upper
+        state.append_times_progress = inputs
+        state.to_append_progress = inputs.meet(look.references)
+        for source in self.plan.inputs:  # one turn per input
+            state.add_times(self._write_times(source, look, inputs))
+            if look.takes_snapshot and look.note is not None:
+                state.add_times(self._snapshot_time(source, look.note, inputs))
+        return state
+
+    def _first(self, look: _Look) -> list[Appended] | None:
+        """Make the first commit: the empty output moves from its least time to where the task begins (invariant 3)."""
+        begun = self._begun(look)
+        assert begun.note is not None
+        self._hold(begun)
+        return self._append(look, (), begun.upper, begun.note, {"begins": True})
+
+    def _begun(self, look: _Look) -> _Look:
+        """Return a look as it is once the task has begun."""
+        as_of = self._begins_at()
+        ((at,),) = look.upper.elements
+        if look.upper != self._domain.minimum_frontier and (as_of is None or at > as_of):
+            _log.warning("task %r begins at %s, where its output is", self.name, self._rendered(at))
+            as_of = at
+        if as_of is not None and as_of < at:
+            as_of = None  # before the least time: nothing that comes after is skipped
+        note = TaskNote(as_of, self.plan.snapshot, dict(self._forgotten_by_stream()), dict(self.plan.settings))
+        return replace(look, note=note, upper=look.upper if as_of is None else Antichain.of(as_of))
+
+    def _forgotten_by_stream(self) -> Iterator[tuple[str, int]]:
+        """Give the stream logs whose contents are what is left of them, by alias, and from when on."""
+        for source in self.plan.sources:  # one turn per source
+            since = self._readable_from(source.path)
+            if self.plan.forgotten and since is not None and self._is_whole(source, snapshot=self.plan.snapshot):
+                yield source.alias, since
+
+    def _is_whole(self, source: TaskSource, *, snapshot: bool) -> bool:
+        """Whether the messages of a stream log are contents: all of them, from the first on."""
+        return self._logs[source.path].kind == "stream" and (not source.is_input or snapshot)
+
+    def _begins_at(self) -> int | None:
+        """Return the time at which the task begins; None: before all times."""
+        chosen = self.plan.as_of
+        least = {path: self._readable_from(path) for path in self._frontiers}
+        floor = max((at for at in least.values() if at is not None), default=None)
+        if chosen == "earliest":
+            if floor is not None:
+                self._say_skipped(floor)
+            return floor
+        if chosen == "latest":
+            found = self._latest()
+            return floor if found is None or (floor is not None and found < floor) else found
+        if floor is not None and chosen < floor:
+            path = next(path for path, at in least.items() if at == floor)
+            since, wanted = self._rendered(floor), self._rendered(chosen)
+            msg = f"could not begin task {self.name!r} as of {wanted}: found since={since} in log {path!r}"
+            raise SinceViolationError(
+                msg,
+                hint=f"begin as of {since} or later, or say as_of='earliest'",
+                as_of=wanted,
+                since=since,
+                context={"path": path},
+            )
+        return chosen
+
+    def _readable_from(self, path: str) -> int | None:
+        """Return the least time as of which a log tells what the task needs; None: it has forgotten nothing."""
+        log = self._logs[path]
+        since = log.since()
+        return None if since == log.domain.minimum_frontier else int(since.elements[0][0])
+
+    def _latest(self) -> int | None:
+        """Return the last time that is complete in all sources; None where there is none."""
+        found = Antichain.empty(1)
+        for frontier in self._frontiers.values():  # one turn per log
+            found = found.meet(frontier)
+        if found.elements:
+            ((at,),) = found.elements
+            return at - 1 if at > self._domain.minimum[0] else None
+        # All are complete: the greatest time of anything.
+        bounds = [self._files[path]().bounds for path in self._frontiers]
+        return max((int(each.maxima[each.known].max()) for each in bounds if each.known.any()), default=None)
+
+    def _say_skipped(self, as_of: int) -> None:
+        for source in self.plan.inputs:  # one turn per input
+            bounds = self._files[source.path]().bounds
+            if bounds.known.any() and int(bounds.minima[bounds.known].min()) <= as_of:
+                _log.warning(
+                    "task %r begins as of %s: a log has forgotten what is before, and what input %r has up to there is"
+                    " skipped", self.name, self._rendered(as_of), source.alias,
+                )  # fmt: skip
+
+    # Times at which something is written ---------------------------------------------------------------
+
+    def _write_times(self, source: TaskSource, look: _Look, upper: Antichain) -> IntArray:
+        """Return the times not before the output's upper, and before `upper`, at which an input makes write times."""
+        note, at = look.note, look.upper.elements[0][0]
+        lower = at
+        if note is not None and note.as_of is not None:
+            lower = max(at, note.as_of + 1)
+        elif at == self._domain.minimum[0]:
+            lower = self._least
+        stop = upper.elements[0][0] if upper.elements else self._most + 1
+        known = self._known.get(source)
+        if known is None or known.lower > lower:
+            known = _Known(lower, lower, np.empty(0, np.int64))
+        begin = max(lower, known.upper)
+        times: IntArray = known.times[known.times >= lower]
+        if begin < stop:
+            times = np.concatenate([times, self._times_between(source, begin, stop)])
+        self._known[source] = _Known(lower, max(known.upper, stop), times)
+        found: IntArray = times[times < stop]
+        return found
+
+    def _times_between(self, source: TaskSource, lower: int, stop: int) -> IntArray:
+        if self._logs[source.path].kind == "stream":
+            if source.shown == "deletes":
+                return np.empty(0, np.int64)
+            times = self._message_times(source, lower, stop)
+            found: IntArray = times[(times >= lower) & (times < stop)]
+            return found
+        plan = self._source_plan(source, lower, stop)
+        return np.asarray(self._bodies().write_times(plan), np.int64) if plan.files else np.empty(0, np.int64)
+
+    def _message_times(self, source: TaskSource, lower: int | None, stop: int) -> IntArray:
+        """Return the times of messages in files that may have some in a range, as their footers tell them."""
+        files = self._files[source.path]()
+        chosen = np.flatnonzero(_may_hold(files, lower, stop))
+        parts = [counts.times[:, 0] for counts in files.counts(chosen)]
+        times: IntArray = np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
+        return times
+
+    def _snapshot_time(self, source: TaskSource, note: TaskNote, upper: Antichain) -> IntArray:
+        """Return the time of the snapshot if an input has contents there that are complete; nothing else."""
+        none: IntArray = np.empty(0, np.int64)
+        as_of, left = note.as_of, note.forgotten.get(source.alias)
+        if as_of is None or upper.less_equal(as_of) or source.shown == "deletes":
+            return none
+        plan = self._source_plan(source, left, as_of + 1)
+        if plan.kind == "stream":
+            times = self._message_times(source, left, as_of + 1)
+            inside = (times <= as_of) & (times >= (self._least if left is None else left))
+            return np.array([as_of], np.int64) if inside.any() else none
+        return np.asarray(self._bodies().write_times(plan), np.int64) if plan.files else none
+
+    def _storage_of(self, path: str) -> TableStorage:
+        if path not in self._storages:
+            options = self._logs[path].storage_options
+            self._storages[path] = open_storage(path, dict(options) or None)
+        return self._storages[path]
+
+    # A step -------------------------------------------------------------------------------------------
+
+    def _source_plan(self, source: TaskSource, lower: int | None, stop: int) -> SourcePlan:
+        log, files = self._logs[source.path], self._files[source.path]()
+        paths = tuple(map(str, files.paths[_may_hold(files, lower, stop)]))
+        return SourcePlan(
+            source.alias, source.shown, source.path, log.kind, log.domain, log.schema, self._storage_of(source.path),
+            paths, lower, None if stop > self._most else stop,
+        )  # fmt: skip
+
+    def _write(self, look: _Look, time: int, upper: Antichain, note: TaskNote) -> list[Appended] | None:
+        state, log, job = look.state, self._logs[self._sink.path], new_job()
+        try:
+            result = self._bodies().run(self._step_plan(look, time, job))
+        except Exception as error:
+            discard_job(log, self._sink.stream, state.seq + 1, job)
+            if is_cancelled(error):
+                raise
+            return self._overtaken_or_failed(state, upper, error)
+        if result.error is not None:
+            discard_refused(log, result.files)
+            return self._overtaken_or_failed(state, upper, result.error)
+        numbers: dict[str, object] = {"times": 1, "rows": {self.name: sum(file.n_rows for file in result.files)}}
+        if result.unmet:
+            numbers["unmet"] = dict(result.unmet)
+        for name, n in result.unmet.items():  # one turn per expectation
+            _log.warning("task %r: %d rows at %s do not meet %r", self.name, n, self._rendered(time), name)
+        return self._append(look, result.files, upper, note, numbers)
+
+    def _step_plan(self, look: _Look, time: int, job: str) -> StepPlan:
+        assert look.note is not None
+        log = self._logs[self._sink.path]
+        whole = look.takes_snapshot and time == look.note.as_of
+        sources = tuple(
+            self._source_plan(
+                source, look.note.forgotten.get(source.alias) if whole or not source.is_input else time, time + 1
+            )
+            for source in self.plan.sources
+        )
+        own = None
+        if self.plan.reads_output:
+            mine = TaskSource("output", self._sink.path, "contents")
+            own = self._source_plan(mine, None, time)
+        return StepPlan(
+            self.name, time, sources, own, log.format, log.storage, self._sink.stream, look.state.seq + 1, job,
+            dict(look.note.settings), self.plan.expectations,
+        )  # fmt: skip
+
+    def _overtaken_or_failed(self, state: StreamState, upper: Antichain, error: Exception) -> list[Appended] | None:
+        """Take a failure for a lost race where the output has moved since: it is decided again."""
+        log = self._logs[self._sink.path]
+        try:
+            log.refresh()
+            now = log.stream(self._sink.stream)
+        except TimelyError:
+            now = None
+        if now is not None and now.frontier != state.frontier:
+            _log.info("task %r: another replica was first: %s", self.name, error)
+            return self._lost(state, upper)
+        self._failed(state, error)
+        return None
+
+    def _lost(self, state: StreamState, upper: Antichain) -> list[Appended]:
+        return [Appended(self._sink.name, state.frontier, upper, 0, 0, 1, won=False)]
+
+    def _append(
+        self, look: _Look, files: Sequence[DataFile], upper: Antichain, note: TaskNote, numbers: Mapping[str, object]
+    ) -> list[Appended] | None:
+        """Compare and append (invariant 2)."""
+        state = look.state
+        made_from = self._from.now(self._sink, note_of(state, self._sink))
+        after = self._outputs.append(self._sink, state, files, upper, OutputNote(made_from, numbers, task=note))
+        if after is None and self._sink in self._outputs.failures:
+            return None
+        if after is None:
+            return self._lost(state, upper)
+        self._state = after
+        n_rows = sum(file.n_rows for file in files if file.event == "message")
+        return [Appended(self._sink.name, state.frontier, upper, n_rows, len(files), 1, won=True)]
+
+    def _failed(self, state: StreamState, error: Exception) -> None:
+        if is_cancelled(error):
+            raise error
+        self._outputs.fail(self._sink, state if self._writes else None, error)
+
+    # Looking ahead, and back ---------------------------------------------------------------------------
+
+    def next_step(self) -> StepPlan | None:
+        """Return the step that would be next, without anything being written; None where nothing waits.
+
+        Raises
+        ------
+        TimelyError
+            If the task could not continue.
+        """
+        look = self._look()
+        for error in self.failures:
+            raise error
+        if look is None or look.state.closed:
+            return None
+        look = self._begun(look) if look.note is None else look
+        write = self._sink_state(look).process()
+        return None if write is None or write.time is None else self._step_plan(look, write.time, new_job())
+
+    def steps_before(self, most: int) -> list[StepPlan]:
+        """Return the last steps that were written, as they would be evaluated now: at most `most`, the newest last.
+
+        Times that a log has forgotten meanwhile are left out.
+        """
+        look = self._look()
+        if look is None or look.note is None:
+            return []
+        least = self._domain.minimum[0]
+        begins = [at for at in map(self._readable_from, self._logs) if at is not None]
+        first = max([least, *(at + 1 for at in begins), *([] if look.note.as_of is None else [look.note.as_of + 1])])
+        back = replace(look, upper=Antichain.of(first))
+        found = [self._write_times(source, back, look.upper) for source in self.plan.inputs]
+        times = np.unique(np.concatenate(found))[-most:].tolist()
+        return [self._step_plan(back, int(time), new_job()) for time in times]  # one turn per step
+
+    # What is retained ----------------------------------------------------------------------------------
+
+    def _needed(self, look: _Look) -> dict[str, Antichain]:
+        """Return what the task still needs of each log, by path: the least, where a log has several roles."""
+        note, frontier, least = look.note, look.upper, self._domain.minimum[0]
+        assert note is not None
+        at = frontier.elements[0][0]
+        behind = max(at - 1, least) if at > least else least
+        if note.as_of is not None:
+            behind = max(behind, note.as_of)
+        sources = list(self.plan.sources)
+        if self.plan.reads_output:
+            sources.append(TaskSource("output", self._sink.path, "contents"))
+        needed: dict[str, Antichain] = {}
+        for source in sources:  # one turn per source
+            log = self._logs[source.path]
+            mine = Antichain.of(max(behind, log.domain.minimum[0]))
+            if source.path != self._sink.path and self._is_whole(source, snapshot=look.takes_snapshot):
+                left = note.forgotten.get(source.alias)
+                mine = log.domain.minimum_frontier if left is None else Antichain.of(left)
+            elif source.path == self._sink.path and log.kind == "stream":
+                mine = log.domain.minimum_frontier
+            needed[source.path] = mine.meet(needed[source.path]) if source.path in needed else mine
+        return needed
+
+    def _hold(self, look: _Look) -> None:
+        """Retain what the task needs, and refuse what a log has forgotten of it (invariant 5)."""
+        for path, needed in self._needed(look).items():  # one turn per log
+            log = self._logs[path]
+            if not may_read(log.since(), needed):
+                raise self._forgotten(path, needed)
+            if self._retain is None or path in self._unretained:
+                continue
+            try:
+                if path not in self._retained:
+                    self._retained[path] = self._retain(log, self._consumer)
+                self._retained[path].stand(needed, self._sink.owner, log)
+            except SinceViolationError as error:
+                raise self._forgotten(path, needed) from error
+            except TimelyError as error:
+                self._unretained.add(path)
+                _log.warning(
+                    "task %r does not retain log %r, which may forget what it needs: %s", self.name, path, error
+                )
+
+    def _forgotten(self, path: str, needed: Antichain) -> SinceViolationError:
+        log = self._logs[path]
+        since, wanted = (log.domain.render_frontier(each) for each in (log.since(), needed))
+        whole = log.kind == "stream" and needed == log.domain.minimum_frontier
+        hint = (
+            "say start(resume='latest') to skip what the log has forgotten, which the output's note will say; or begin"
+            " another output"
+        )
+        return SinceViolationError(
+            f"could not continue task {self.name!r}: found since={since} in log {path!r}, of which it needs what is"
+            f" from {wanted} on",
+            hint=_COLLECTION_HINT if whole else hint,
+            as_of=wanted,
+            since=since,
+            context={"path": path, "operator": self._sink.name},
+        )
+
+    def _must_skip(self, look: _Look) -> bool:
+        """Whether a log has forgotten what the task needs, and the start consents to skip it."""
+        return self.plan.skips and any(
+            not may_read(self._logs[path].since(), needed) for path, needed in self._needed(look).items()
+        )
+
+    def _skip(self, look: _Look) -> list[Appended] | None:
+        """Skip all up to the last complete time; the note says so."""
+        assert look.note is not None
+        found = self._latest()
+        floors = [at for at in map(self._readable_from, self._frontiers) if at is not None]
+        latest = max([*floors, *([] if found is None else [found])])
+        ((at,),) = look.state.frontier.elements
+        if latest < at or latest == self._most:
+            raise self._forgotten(*next(iter(self._needed(look).items())))
+        _log.warning(
+            "task %r skips the times from %s to before %s, which a log has forgotten",
+            self.name, self._rendered(at), self._rendered(latest + 1),
+        )  # fmt: skip
+        note = replace(look.note, gaps=(*look.note.gaps, (at, latest + 1)))
+        return self._append(look, (), Antichain.of(latest + 1), note, {"skipped": True})
+
+    def _rendered(self, time: int) -> object:
+        return self._domain.render_time((time,))
+
+
+_COLLECTION_HINT = (
+    "make a collection of it with latest(), which forgets times and not contents, or say forgotten=True if its contents"
+    " are what it has not forgotten"
+)
+
+
+def _may_hold(files: Files, lower: int | None, stop: int) -> BoolArray:
+    """Return which files may have rows at times in [lower, stop)."""
+    bounds = files.bounds
+    chosen: BoolArray = ~bounds.known | (bounds.minima[:, 0] <= stop - 1)
+    return chosen if lower is None else chosen & (~bounds.known | (bounds.maxima[:, 0] >= lower))
+
+
+def check_roles(plan: TaskPlan, sink: Sink, logs: Mapping[str, Log]) -> None:
+    """Refuse logs that a task cannot be made from; by the ids of the logs, not by their paths.
+
+    Parameters
+    ----------
+    plan : TaskPlan
+    sink : Sink
+    logs : mapping of str to Log
+        By path: the output's, and all that are read.
+
+    Raises
+    ------
+    InvalidUsageError
+        If the output is an input, or times have several coordinates.
+    SinceViolationError
+        If the contents of a stream log are asked for that has forgotten some.
+    """
+    attempt = f"could not start task {plan.name!r}"
+    own = logs[sink.path].log_id
+    for source in plan.sources:  # one turn per source
+        log = logs[source.path]
+        if log.log_id == own:
+            msg = f"{attempt}: found its output {sink.path!r} as {source.alias!r}"
+            raise InvalidUsageError(
+                msg,
+                hint="name other logs; a body reads the task's own output by the name 'output'",
+                context={"path": source.path},
+            )
+        if log.domain.arity != 1:
+            types = [kind.value for kind in log.domain.types]
+            msg = f"{attempt}: found times {shown(types)} of several coordinates in log {source.path!r}"
+            raise InvalidUsageError(
+                msg, hint="give logs whose times have one coordinate", context={"path": source.path}
+            )
+        whole = log.kind == "stream" and (not source.is_input or plan.snapshot)
+        if whole and not plan.forgotten and log.since() != log.domain.minimum_frontier:
+            since, least = (log.domain.render_frontier(each) for each in (log.since(), log.domain.minimum_frontier))
+            where = f"in stream log {source.path!r}, whose contents it reads as {source.alias!r}"
+            msg = f"{attempt}: found since={since} {where}"
+            raise SinceViolationError(
+                msg,
+                hint=_COLLECTION_HINT,
+                as_of=least,
+                since=since,
+                context={"path": source.path},
+            )
+
+
+def held_back_by(plan: TaskPlan, frontiers: Mapping[str, Antichain], time: int) -> list[TaskSource]:
+    """Return the sources that have not passed a time: they hold back what is written there.
+
+    Examples
+    --------
+    >>> plan = TaskPlan("t", (TaskSource("a", "/a", "inserts"), TaskSource("r", "/r", "contents")))
+    >>> [each.alias for each in held_back_by(plan, {"/a": Antichain.of(9), "/r": Antichain.of(4)}, 5)]
+    ['r']
+    """
+    return [source for source in plan.sources if frontiers[source.path].less_equal(time)]

@@ -1,0 +1,190 @@
+"""What one step of a continual task reads and writes: plain values that travel to whoever evaluates the body.
+
+Invariants
+----------
+1. A step names its files and its times. What it gives depends on these alone, wherever and however often it is
+   evaluated.
+2. Rows stay where they are computed: names and statistics of files come back, and numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_timely.errors import OperatorError
+    from spark_timely.log.files.format import LogFormat, LogKind
+    from spark_timely.log.machine.state import DataFile
+    from spark_timely.log.store.storage import Storage, TableStorage
+    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.domain import TimeDomain
+
+__all__ = ["Bodies", "Expectation", "Shown", "SourcePlan", "StepPlan", "StepResult", "TaskSource"]
+
+Shown: TypeAlias = Literal["inserts", "deletes", "contents"]
+"""What a body sees of a log: rows added at a time, rows taken away at it, or what is there as of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSource:
+    """A log under the name that the body has for it.
+
+    Attributes
+    ----------
+    alias : str
+    path : str
+        Of the log.
+    shown : str
+        An input shows inserts or deletes, a reference contents.
+    """
+
+    alias: str
+    path: str
+    shown: Shown
+
+    @property
+    def is_input(self) -> bool:
+        """Whether its changes make write times."""
+        return self.shown != "contents"
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """A condition that the rows of a result must meet; one for which it is null does not.
+
+    Attributes
+    ----------
+    name : str
+    condition : str
+        SQL over the columns of the output.
+    otherwise : str
+        ``fail`` stops the task at this time; ``drop`` leaves the rows out and counts them; ``dead_letter`` keeps them
+        apart in the output's log.
+    """
+
+    name: str
+    condition: str
+    otherwise: Literal["fail", "drop", "dead_letter"] = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlan:
+    """Rows of a log: those of some files whose times are in a range, shown in one way.
+
+    Attributes
+    ----------
+    alias : str
+    shown : str
+    path : str
+        Of the log.
+    kind : str
+    domain : TimeDomain
+    schema : pyarrow.Schema
+        Of its payload.
+    storage : TableStorage
+        Of the log.
+    files : tuple of str
+        Paths below the log.
+    lower : int or None
+        First time; None: from the beginning on.
+    upper : int or None
+        Before which time; None: to the end of all times.
+    """
+
+    alias: str
+    shown: Shown
+    path: str
+    kind: LogKind
+    domain: TimeDomain
+    schema: pa.Schema
+    storage: TableStorage
+    files: tuple[str, ...]
+    lower: int | None
+    upper: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """A time at which the body is evaluated.
+
+    Attributes
+    ----------
+    task : str
+        Name of the task, for errors.
+    time : int
+    sources : tuple of SourcePlan
+    own : SourcePlan or None
+        What the output holds before `time`, where the body reads it.
+    form : LogFormat
+        Of the output's log.
+    storage : Storage
+        Of the output's log.
+    stream : str
+    seq : int
+        Number of the commit that the files are for.
+    job : str
+        In the names of the files.
+    settings : dict of str to str
+        What Spark evaluates the body under.
+    expectations : tuple of Expectation
+    """
+
+    task: str
+    time: int
+    sources: tuple[SourcePlan, ...]
+    own: SourcePlan | None
+    form: LogFormat
+    storage: Storage
+    stream: str
+    seq: int
+    job: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    expectations: tuple[Expectation, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """The time as people write it."""
+        return f"{self.form.domain.render_time((self.time,))}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What became of a step.
+
+    Attributes
+    ----------
+    files : sequence of DataFile
+        Written, and part of nothing yet.
+    error : OperatorError or None
+        Why nothing may be committed.
+    unmet : dict of str to int
+        Rows for which an expectation does not hold, by its name.
+    """
+
+    files: Sequence[DataFile] = ()
+    error: OperatorError | None = None
+    unmet: Mapping[str, int] = field(default_factory=dict)
+
+
+class Bodies(Protocol):
+    """Evaluates bodies, and whatever else looks at rows."""
+
+    def run(self, plan: StepPlan, /) -> StepResult:
+        """Evaluate the body at a time, and write what it gives.
+
+        Raises
+        ------
+        StorageError
+            If files cannot be read or written; also if a file is gone.
+        """
+
+    def write_times(self, source: SourcePlan, /) -> IntArray:
+        """Return the times at which a collection has inserts, or deletes: sorted, each once, shape (n,).
+
+        Updates of one time are summed before: a row that is added and taken away at one time is none. A source without
+        `lower` is shown as of the time before `upper`: that one time is returned, or none.
+        """

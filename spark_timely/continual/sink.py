@@ -1,0 +1,291 @@
+"""The sink of a continual task as a state machine: at which time to write next, and how far to move the upper.
+
+It knows times and frontiers. What moves them, and what becomes of a write, is the caller's: put what was learned into
+the state, ask `SinkState.process`, append, put the upper that was found into `output_progress`, ask again, until there
+is nothing to do.
+
+A *write time* is a time at which an input of the task changes. References have none: they only say, by way of
+`to_append_progress`, whether the result of a write time is known already.
+
+Invariants
+----------
+1. A write never reaches past the first write time that is not written yet: the upper moves up to it, or to one past it
+   together with its rows.
+2. A write time is acted upon once `append_times_progress` has passed it: before that an earlier one may still come.
+3. What a write holds is the whole result at its time. Its updates stay pending, and are cancelled by those that take
+   them back at a later time.
+4. `output_progress` is a lower bound of the upper in the log. A write time before it was decided by another replica,
+   and is dropped.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+import numpy as np
+
+from spark_timely.errors import OperatorError
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.arrays import as_times
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from spark_timely.time.arrays import TimesLike
+
+__all__ = ["GREATEST", "SinkState", "Write"]
+
+GREATEST: Final = (1 << 63) - 1
+"""The greatest time of type long."""
+
+Row = TypeVar("Row", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Write(Generic[Row]):
+    """What to append next.
+
+    Attributes
+    ----------
+    upper : Antichain
+        The output's upper after it.
+    time : int or None
+        The write time whose result is appended; None where the upper moves alone.
+    rows : tuple of (row, int)
+        Rows at `time`, each once with its diff. Empty where the state counts no rows.
+    """
+
+    upper: Antichain
+    time: int | None = None
+    rows: tuple[tuple[Row, int], ...] = ()
+
+
+class _TimeSet:
+    """A set of times of which the first ones are taken away.
+
+    Kept as sorted arrays, each less than half as long as the one before when it was added: a time is merged about
+    log n times, however few come at once.
+    """
+
+    __slots__ = ("_runs",)
+
+    def __init__(self) -> None:
+        self._runs: list[npt.NDArray[np.int64]] = []
+
+    def add(self, times: npt.NDArray[np.int64]) -> None:
+        new = np.unique(times)
+        while self._runs and self._runs[-1].shape[0] <= 2 * new.shape[0]:  # one turn per run, of which log n exist
+            new = np.union1d(self._runs.pop(), new)
+        if new.shape[0]:
+            self._runs.append(new)
+
+    def drop_before(self, time: int) -> None:
+        kept = [run[np.searchsorted(run, time) :] for run in self._runs]
+        self._runs = [run for run in kept if run.shape[0]]
+
+    def clear(self) -> None:
+        self._runs = []
+
+    def first(self) -> int | None:
+        return min((int(run[0]) for run in self._runs), default=None)
+
+    def sorted(self) -> npt.NDArray[np.int64]:
+        return np.unique(np.concatenate(self._runs)) if self._runs else np.empty(0, np.int64)
+
+
+class SinkState(Generic[Row]):
+    """What a replica of a continual task knows, and what it writes next.
+
+    A model adds the updates of the result, and gets the rows of each write. Production adds none: there the result of a
+    write time is computed after the decision, and `to_append_progress` says up to where inputs and references are
+    complete.
+
+    Parameters
+    ----------
+    minimum : int
+        The least time: where all frontiers begin.
+    greatest : int
+        The greatest time of the output's type.
+
+    Attributes
+    ----------
+    append_times_progress : Antichain
+        Times not beyond it have been added, if they are write times: the frontier of the inputs.
+    to_append_progress : Antichain
+        The result at times not beyond it is known: the frontier of inputs and references together.
+    output_progress : Antichain
+        A lower bound of the output's upper.
+
+    Notes
+    -----
+    Cost: `process` takes O(log n) for n write times, and one pass over the updates that it appends.
+    Source: Materialize `compute/src/sink/continual_task.rs`, `SinkState`.
+
+    Examples
+    --------
+    >>> state = SinkState(0)
+    >>> state.add_times([2])
+    >>> state.add_updates([("a", 2, 1), ("a", 3, -1)])
+    >>> state.append_times_progress = state.to_append_progress = Antichain.of(9)
+    >>> state.process()
+    Write(upper=Antichain.of(3), time=2, rows=(('a', 1),))
+    >>> state.output_progress = Antichain.of(3)
+    >>> state.process()
+    Write(upper=Antichain.of(9), time=None, rows=())
+    >>> state.pending()
+    0
+    """
+
+    __slots__ = (
+        "_due",
+        "_greatest",
+        "_later",
+        "_times",
+        "_waiting",
+        "append_times_progress",
+        "output_progress",
+        "to_append_progress",
+    )
+
+    def __init__(self, minimum: int, *, greatest: int = GREATEST) -> None:
+        self.append_times_progress = self.to_append_progress = self.output_progress = Antichain.of(minimum)
+        self._greatest = greatest
+        self._times = _TimeSet()
+        # Updates that the next write contains in any case, summed; later ones by time, and a heap of those times.
+        self._due: dict[Row, int] = {}
+        self._later: dict[int, dict[Row, int]] = {}
+        self._waiting: list[int] = []
+
+    @property
+    def append_times(self) -> npt.NDArray[np.int64]:
+        """The write times that are known and not yet dropped, sorted."""
+        return self._times.sorted()
+
+    def add_times(self, times: TimesLike) -> None:
+        """Add write times, in any order; one that was added before changes nothing.
+
+        Parameters
+        ----------
+        times : array-like of int, shape (n,)
+            How often an input changed at a time does not matter: a change that sums to nothing is one.
+
+        Raises
+        ------
+        InvalidShapeError
+            If they are not whole numbers.
+        OperatorError
+            If one is past the greatest time of the output's type.
+
+        Examples
+        --------
+        >>> state = SinkState(0)
+        >>> state.add_times([5, 3, 5])
+        >>> state.append_times.tolist()
+        [3, 5]
+        """
+        found = as_times(times, 1)[:, 0]
+        if found.shape[0] and int(found.max()) > self._greatest:
+            raise _past_the_greatest(int(found.max()), self._greatest)
+        self._times.add(found.astype(np.int64, copy=False))
+
+    def add_updates(self, updates: Iterable[tuple[Row, int, int]]) -> None:
+        """Add updates of the result, in any order.
+
+        Parameters
+        ----------
+        updates : iterable of (row, time, diff)
+            Rows are compared by ``==``.
+
+        Examples
+        --------
+        >>> state = SinkState(0)
+        >>> state.add_updates([("a", 1, 1), ("b", 1, 1), ("a", 1, -1)])
+        >>> state.pending()
+        1
+        """
+        # Row by row: only models add updates. Production adds none.
+        for row, time, diff in updates:
+            at = self._later.get(time)
+            if at is None:
+                at = self._later[time] = {}
+                heapq.heappush(self._waiting, time)
+            _count(at, row, diff)
+
+    def pending(self) -> int:
+        """Return how many updates are kept, equal ones of a time counted once.
+
+        Examples
+        --------
+        >>> SinkState(0).pending()
+        0
+        """
+        return len(self._due) + sum(map(len, self._later.values()))
+
+    def process(self) -> Write[Row] | None:
+        """Return what to append next, or None where there is nothing until more is known.
+
+        Raises
+        ------
+        OperatorError
+            If the result of the greatest time is to be written: no upper is past it but that of a complete output.
+
+        Notes
+        -----
+        The answer is the same until the state changes: asking does not write.
+
+        Examples
+        --------
+        >>> state = SinkState(0)
+        >>> state.process() is None
+        True
+        """
+        self._forget()
+        time = self._times.first()
+        if time is None or self.append_times_progress.less_equal(time):
+            # No input changes between the output's upper and here: one step leads there, however far. It does not wait
+            # for references. If it did, readers of the output would see the upper come time by time.
+            if self.output_progress.less_than_frontier(self.append_times_progress):
+                return Write(self.append_times_progress)
+            return None
+        if self.to_append_progress.less_equal(time):
+            # A task that reads its own output waits for this: the output is then known before the write time.
+            if self.output_progress.less_than(time):
+                return Write(Antichain.of(time))
+            return None
+        if time >= self._greatest:
+            raise _past_the_greatest(time, self._greatest)
+        self._advance(time)
+        return Write(Antichain.of(time + 1), time, tuple(self._due.items()))
+
+    def _forget(self) -> None:
+        """Drop write times before the output's progress, and move pending updates there: what cancels out is gone."""
+        if self.output_progress.is_empty:
+            self._times.clear()
+            self._due, self._later, self._waiting = {}, {}, []
+            return
+        ((start,),) = self.output_progress.elements
+        self._times.drop_before(start)
+        self._advance(start)
+
+    def _advance(self, time: int) -> None:
+        """Move updates up to a time to it, and sum them."""
+        while self._waiting and self._waiting[0] <= time:  # each time is moved once
+            for row, diff in self._later.pop(heapq.heappop(self._waiting)).items():
+                _count(self._due, row, diff)
+
+
+def _count(rows: dict[Row, int], row: Row, diff: int) -> None:
+    """Add to the count of a row; a count of zero is none."""
+    total = rows.get(row, 0) + diff
+    if total:
+        rows[row] = total
+    else:
+        rows.pop(row, None)
+
+
+def _past_the_greatest(time: int, greatest: int) -> OperatorError:
+    msg = f"could not write the result of a continual task: found time={time}, and no time after greatest={greatest}"
+    return OperatorError(msg, hint="drop rows at this time before the task reads them", lower=[time])

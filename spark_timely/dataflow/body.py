@@ -1,0 +1,58 @@
+"""The body of a continual task as a view: what it is made from and what it gives, for the log that it is captured into.
+
+A body is no operator of a dataflow. It is evaluated whole, at one time, by `spark_timely.continual`, which takes from
+its inputs the inserts at that time and from its references the contents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_timely.dataflow.views import Names, View
+from spark_timely.errors import TimelyInternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+__all__ = ["Body"]
+
+
+@dataclass(frozen=True, eq=False)
+class Body(View):
+    """What the body of a continual task gives. Its inputs are the logs that the task reads, references among them.
+
+    Attributes
+    ----------
+    identity : str
+        Tells one body from another: what it computes, and which log has which name in it.
+    deletes : bool
+        Whether it takes rows away, so that the output is a collection.
+    text : str
+        The body in a few words, for people.
+    """
+
+    identity: str = ""
+    deletes: bool = False
+    text: str = ""
+
+    def gives_updates(self) -> bool:
+        """Return whether the output is a collection; that of an input says nothing of it."""
+        return self.deletes
+
+    @property
+    def own_rowwise(self) -> bool:
+        """A body is evaluated at whole times."""
+        return False
+
+    def describe(self) -> str:
+        """Return the body in a few words."""
+        return self.text
+
+    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+        """Refuse: no task of a dataflow evaluates a body."""
+        del tables, wanted
+        msg = f"the body of task {self.name!r} was evaluated as an operator, invariant 1 of continual.engine"
+        raise TimelyInternalError(msg)

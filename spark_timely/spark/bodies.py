@@ -1,0 +1,713 @@
+"""Evaluate the body of a continual task with Spark: views of its logs, SQL or a function over them, files of rows.
+
+Invariants
+----------
+1. The views of a step have names that are never used twice, and are dropped when the step has its files: Spark Connect
+   analyses late, and a view that was replaced would give other rows.
+2. What a later statement sees of an earlier one is computed once.
+3. Rows stay on executors: `mapInArrow` writes the files of the output's log and gives names and statistics.
+4. The session's settings are those that the task recorded while its body is analysed and runs, and then what they were.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time as wall_clock
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+from pyspark.errors import (
+    AnalysisException,
+    ArithmeticException,
+    NumberFormatException,
+    PySparkException,
+    SparkRuntimeException,
+)
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DateType,
+    NullType,
+    NumericType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_timely.continual.body import SqlBody, at_time
+from spark_timely.continual.plan import Expectation, SourcePlan, StepPlan, StepResult
+from spark_timely.dataflow.views import time_value
+from spark_timely.errors import InvalidUsageError, OperatorError, SchemaMismatchError, StorageError, described, shown
+from spark_timely.log.files.format import conform
+from spark_timely.log.files.parquet import message_table, write_data_files
+from spark_timely.spark.base.schema import arrow_schema, spark_schema
+from spark_timely.spark.base.worker import settle_worker
+from spark_timely.spark.collection import consolidate, copies_of, held_rows, refuse_maps
+from spark_timely.spark.scan import literal, quoted, scan
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from spark_timely.log.machine.state import DataFile
+    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.domain import TimeDomain
+
+__all__ = ["SETTINGS", "Changes", "FunctionBody", "SessionSettings", "SparkBodies", "found_settings", "frame_of"]
+
+DIFF: Final = "_diff"
+
+SETTINGS: Final = (
+    "spark.sql.ansi.doubleQuotedIdentifiers",
+    "spark.sql.ansi.enabled",
+    "spark.sql.ansi.enforceReservedKeywords",
+    "spark.sql.caseSensitive",
+    "spark.sql.charAsVarchar",
+    "spark.sql.crossJoin.enabled",
+    "spark.sql.decimalOperations.allowPrecisionLoss",
+    "spark.sql.groupByAliases",
+    "spark.sql.groupByOrdinal",
+    "spark.sql.legacy.timeParserPolicy",
+    "spark.sql.mapKeyDedupPolicy",
+    "spark.sql.orderByOrdinal",
+    "spark.sql.session.timeZone",
+    "spark.sql.timestampType",
+)
+"""Settings that the answers of SQL depend on: the first commit of a task records them, and each step has them."""
+
+# Rows of a result that a task holds before it writes a file of them.
+_MOST_BYTES: Final = 256 << 20
+
+_SQL_TYPES: Final = {"long": "BIGINT", "int": "INT", "short": "SMALLINT"}
+
+# What Spark says of a body and its data, not of itself. All else is tried again.
+_USER_ERRORS: Final = (AnalysisException, ArithmeticException, NumberFormatException, SparkRuntimeException)
+
+_RESULTS: Final = StructType([StructField("result", BinaryType())])
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a function gives that takes rows away as well.
+
+    Attributes
+    ----------
+    insert : pyspark.sql.DataFrame or None
+        Rows to add, with the columns of the output by name.
+    delete : pyspark.sql.DataFrame or None
+        Rows of the output to take away: all copies of each.
+
+    Examples
+    --------
+    >>> Changes().insert is None
+    True
+    """
+
+    insert: DataFrame | None = None
+    delete: DataFrame | None = None
+
+
+Function: TypeAlias = (
+    "Callable[[Mapping[str, DataFrame], Mapping[str, DataFrame], object, DataFrame | None], DataFrame | Changes]"
+)
+
+
+@dataclass(frozen=True)
+class FunctionBody:
+    """A function that makes DataFrames of DataFrames.
+
+    Attributes
+    ----------
+    function : callable
+        Gets inputs and references by their names, the time, and the output before it.
+    inputs, references : tuple of str
+    deletes : bool
+        Whether it may give `Changes` with rows to take away.
+    """
+
+    function: Function
+    inputs: tuple[str, ...]
+    references: tuple[str, ...]
+    deletes: bool = False
+
+
+@dataclass
+class SessionSettings:
+    """The settings of the session of a query, which one body after another changes and puts back.
+
+    Attributes
+    ----------
+    spark : pyspark.sql.SparkSession
+    found : dict of str to str
+        What was there, of those that anybody asked for: nobody else changes the session of a query.
+    """
+
+    spark: SparkSession
+    found: dict[str, str | None] = field(default_factory=dict)
+
+    @contextmanager
+    def under(self, settings: Mapping[str, str], task: str) -> Iterator[None]:
+        """Let a session have some settings.
+
+        Raises
+        ------
+        InvalidUsageError
+            If it cannot have one of them.
+        """
+        changed: list[str] = []
+        try:
+            for name, value in settings.items():  # one turn per setting
+                if name not in self.found:
+                    self.found[name] = self.spark.conf.get(name, None)
+                if self.found[name] != value:
+                    self._set(name, value, task)
+                    changed.append(name)
+            yield
+        finally:
+            for name in changed:  # one turn per setting that differs
+                before = self.found[name]
+                if before is None:
+                    self.spark.conf.unset(name)
+                else:
+                    self.spark.conf.set(name, before)
+
+    def _set(self, name: str, value: str, task: str) -> None:
+        try:
+            self.spark.conf.set(name, value)
+        except PySparkException as error:
+            msg = f"could not run task {task!r} under {name}={value!r}, as it began: found a session that refuses it"
+            raise InvalidUsageError(
+                msg, hint="run the task where the setting can be set", context={"setting": name}
+            ) from error
+
+
+def found_settings(spark: SparkSession) -> dict[str, str]:
+    """Return what a session says of the settings that answers depend on."""
+    found = {name: spark.conf.get(name, None) for name in SETTINGS}
+    return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def frame_of(spark: SparkSession, source: SourcePlan) -> DataFrame:
+    """Return the rows that a body sees of a log, in the columns of its payload."""
+    updates = _rows_of(spark, source)
+    if source.kind == "stream":
+        return updates
+    if source.shown == "contents" or (source.shown == "inserts" and source.lower is None):
+        what = f"log {source.path!r} before {_rendered(source.domain, source.upper)}"
+        return held_rows(updates, what, diffs=False)
+    summed = consolidate(updates)
+    diff = F.col(DIFF)
+    if source.shown == "inserts":
+        return copies_of(summed.where(diff > 0))
+    return copies_of(summed.where(diff < 0).withColumn(DIFF, -diff))
+
+
+def _rows_of(spark: SparkSession, source: SourcePlan, *, times: bool = False) -> DataFrame:
+    """Return the messages of a log in a range: its payload, of a collection with diffs."""
+    (name,), (kind,) = source.domain.columns, source.domain.types
+    own = [pa.field(DIFF, pa.int64())] if source.kind == "collection" else []
+    payload = [each.with_nullable(True) for each in source.schema]  # noqa: FBT003 - as Arrow has it
+    wanted = [name, *(each.name for each in own)] if times else [each.name for each in own]
+    names = [*wanted, *source.schema.names]
+    fields = [pa.field(name, kind.arrow), *own, *payload]
+    if not source.files:
+        schema = spark_schema(pa.schema([each for each in fields if each.name in names]))
+        return spark.createDataFrame([], schema).select(*map(quoted, names))
+    rows = scan(spark, source.storage, source.files, pa.schema(fields))
+    if source.lower is not None:
+        rows = rows.where(quoted(name) >= literal(kind, source.lower))
+    if source.upper is not None:
+        rows = rows.where(quoted(name) < literal(kind, source.upper))
+    return rows.select(*map(quoted, names))
+
+
+def _rendered(domain: TimeDomain, time: int | None) -> str:
+    return "the end" if time is None else str(domain.render_time((time,)))
+
+
+class SparkBodies:
+    """Evaluates the body of one task: `spark_timely.continual.plan.Bodies`.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        Classic or Connect.
+    body : SqlBody or FunctionBody
+    settings : SessionSettings
+        Of the same session.
+    own_names : tuple of str
+        Under which names the body reads the output.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        body: SqlBody | FunctionBody,
+        settings: SessionSettings,
+        own_names: Sequence[str] = ("output",),
+    ) -> None:
+        self._spark, self._body, self._settings, self._own_names = spark, body, settings, tuple(own_names)
+
+    def write_times(self, source: SourcePlan, /) -> IntArray:
+        """Return the times at which a collection has inserts or deletes, as `Bodies` has it."""
+        (kind,), (name,) = source.domain.types, source.domain.columns
+        if source.lower is None:
+            held = consolidate(_rows_of(self._spark, source)).limit(1).count()
+            assert source.upper is not None
+            return np.array([source.upper - 1] if held else [], np.int64)
+        updates = consolidate(_rows_of(self._spark, source, times=True))
+        chosen = updates.where(F.col(DIFF) > 0 if source.shown == "inserts" else F.col(DIFF) < 0)
+        # Bookkeeping: as many rows as times.
+        found = chosen.select(_number(kind.value, quoted(name)).alias("at")).distinct().collect()
+        return np.array(sorted(int(row["at"]) for row in found), np.int64)
+
+    def run(self, plan: StepPlan, /) -> StepResult:
+        """Evaluate the body at a time, and write what it gives; an error of the body is a result too."""
+        with self._settings.under(plan.settings, plan.task), StepViews(self._spark) as views:
+            try:
+                return _written(self.changes(plan, views), plan)
+            except _USER_ERRORS as error:
+                return StepResult(error=_named(error, plan))
+            except OperatorError as error:
+                return StepResult(error=error)
+            except (InvalidUsageError, SchemaMismatchError) as error:
+                return StepResult(error=_operator_error(plan, error.message, error.hint))
+
+    def preview(self, plan: StepPlan) -> DataFrame:
+        """Return what a step gives, with the time in front; computed once, here."""
+        name, sql = plan.form.domain.columns[0], time_sql(plan.form.domain, plan.time)
+        with self._settings.under(plan.settings, plan.task), StepViews(self._spark) as views:
+            found = self.changes(plan, views)
+            return found.select(F.expr(sql).alias(name), *map(quoted, found.columns)).localCheckpoint(eager=True)
+
+    def compared(self, plan: StepPlan, written: SourcePlan) -> tuple[int, int]:
+        """Return how many rows a step gives that were not written, and how many were that it does not give."""
+        with self._settings.under(plan.settings, plan.task), StepViews(self._spark) as views:
+            given = _signed(self.changes(plan, views), 1) if plan.form.kind == "stream" else self.changes(plan, views)
+            there = _rows_of(self._spark, written)
+            there = _signed(there, 1) if written.kind == "stream" else there
+            back = there.withColumn(DIFF, -F.col(DIFF)).select(*map(quoted, given.columns))
+            # Updates that are taken away by both are neither more nor less.
+            left = consolidate(given.unionByName(back))
+            diff = F.col(DIFF)
+            (row,) = left.agg(
+                F.coalesce(F.sum(F.when(diff > 0, diff)), F.lit(0)).alias("surplus"),
+                F.coalesce(F.sum(F.when(diff < 0, -diff)), F.lit(0)).alias("missing"),
+            ).collect()
+        return int(row["surplus"]), int(row["missing"])
+
+    def changes(self, plan: StepPlan, views: StepViews) -> DataFrame:
+        """Return what a step gives: the output's payload; of a collection with diffs."""
+        frames = {source.alias: frame_of(self._spark, source) for source in plan.sources}
+        own = None if plan.own is None else frame_of(self._spark, plan.own)
+        if isinstance(self._body, FunctionBody):
+            return self._called(self._body, plan, frames, own)
+        return self._statements(self._body, plan, frames, own, views)
+
+    def columns(self, plan: StepPlan, views: StepViews) -> pa.Schema:
+        """Return the columns of what a body gives that nobody has declared; `plan` has empty sources, and no output.
+
+        Raises
+        ------
+        InvalidUsageError
+            If they cannot be told: the body reads the output to make them.
+        """
+        frames = {source.alias: frame_of(self._spark, source) for source in plan.sources}
+        if isinstance(self._body, FunctionBody):
+            inputs = {name: frames[name] for name in self._body.inputs}
+            references = {name: frames[name] for name in self._body.references if name in frames}
+            try:
+                made = self._body.function(inputs, references, time_value(plan.form.domain, (plan.time,)), None)
+            except PySparkException:
+                raise
+            except Exception as error:
+                msg = (
+                    f"could not start task {plan.task!r}: found no columns of its output: its function failed without"
+                    f" rows and output: {described(error)}"
+                )
+                raise InvalidUsageError(msg, hint=_SCHEMA_HINT) from error
+            inserted = made.insert if isinstance(made, Changes) else made
+            if inserted is not None:
+                return _nullable(arrow_schema(inserted.schema))
+        else:
+            names = {alias: views.add(frame) for alias, frame in frames.items()}
+            for statement in self._body.statements:  # one turn per statement
+                if statement.kind == "insert" and not set(statement.reads) & set(self._own_names):
+                    literal_ = time_sql(plan.form.domain, plan.time)
+                    found = self._spark.sql(at_time(statement.bind(names), literal_))
+                    found = found if statement.columns is None else found.toDF(*statement.columns)
+                    return _nullable(arrow_schema(found.schema))
+        msg = f"could not start task {plan.task!r}: found no statement that tells the columns of its output"
+        raise InvalidUsageError(msg, hint=_SCHEMA_HINT)
+
+    def _called(
+        self, body: FunctionBody, plan: StepPlan, frames: Mapping[str, DataFrame], own: DataFrame | None
+    ) -> DataFrame:
+        inputs = {name: frames[name] for name in body.inputs}
+        references = {name: frames[name] for name in body.references if name in frames}
+        references |= {name: own for name in body.references if name in self._own_names and own is not None}
+        try:
+            made = body.function(inputs, references, time_value(plan.form.domain, (plan.time,)), own)
+        except PySparkException:
+            raise
+        except Exception as error:
+            raise _named(error, plan) from error
+        schema = spark_schema(plan.form.payload)
+        changes = made if isinstance(made, Changes) else Changes(insert=made)
+        if changes.insert is None and changes.delete is None:
+            return _empty(self._spark, plan)
+        inserted = None if changes.insert is None else _by_name(changes.insert, schema, plan)
+        if plan.form.kind == "stream":
+            if changes.delete is not None:
+                raise _no_deletes(plan)
+            assert inserted is not None
+            return inserted
+        parts = [] if inserted is None else [_signed(inserted, 1)]
+        if changes.delete is not None and own is not None:
+            wanted = _by_name(changes.delete, schema, plan).distinct()
+            parts.append(_signed(_semi(own, wanted), -1))
+        return _summed(parts, self._spark, plan)
+
+    def _statements(
+        self, body: SqlBody, plan: StepPlan, frames: dict[str, DataFrame], own: DataFrame | None, views: StepViews
+    ) -> DataFrame:
+        schema = spark_schema(plan.form.payload)
+        names = {alias: views.add(frame) for alias, frame in frames.items()}
+        parts: list[DataFrame] = []
+        for number, statement in enumerate(body.statements):  # one turn per statement
+            seen = own
+            if seen is not None and parts:
+                seen = copies_of(consolidate(_union([_signed(seen, 1), *parts])))
+            if seen is not None and set(statement.reads) & set(self._own_names):
+                view = views.add(seen)
+                names |= dict.fromkeys(self._own_names, view)
+            found = self._spark.sql(at_time(statement.bind(names), time_sql(plan.form.domain, plan.time)))
+            if statement.kind == "insert":
+                found = _by_place(found, schema, statement.columns, plan)
+            elif plan.form.kind == "stream":
+                raise _no_deletes(plan)
+            if plan.form.kind == "stream":
+                parts.append(found)
+                signed = found
+            else:
+                signed = _signed(found, 1 if statement.kind == "insert" else -1)
+                parts.append(signed)
+            later = body.statements[number + 1 :]
+            if own is not None and any(set(each.reads) & set(self._own_names) for each in later):
+                parts[-1] = signed.localCheckpoint(eager=True)
+                if plan.form.kind == "stream":
+                    own = own.unionByName(parts[-1])
+        if plan.form.kind == "stream":
+            return _union(parts)
+        return _summed(parts, self._spark, plan)
+
+
+class StepViews:
+    """Temporary views of one step (invariant 1)."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark, self._names = spark, list[str]()
+
+    def __enter__(self) -> StepViews:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for name in self._names:  # one turn per view
+            self._spark.catalog.dropTempView(name)
+
+    def add(self, frame: DataFrame) -> str:
+        name = f"timely_{uuid.uuid4().hex}"
+        frame.createTempView(name)
+        self._names.append(name)
+        return name
+
+
+def time_sql(domain: TimeDomain, time: int) -> str:
+    """Return a time as a literal of Spark's SQL, in the type of the log's times.
+
+    Examples
+    --------
+    >>> from spark_timely.time.domain import TimeDomain
+    >>> time_sql(TimeDomain(("long",)), -5), time_sql(TimeDomain(("date",)), 3)
+    ('CAST(-5 AS BIGINT)', 'DATE_FROM_UNIX_DATE(3)')
+    """
+    kind = domain.types[0].value
+    if kind == "timestamp":
+        return f"TIMESTAMP_MICROS({time})"
+    if kind == "date":
+        return f"DATE_FROM_UNIX_DATE({time})"
+    return f"CAST({time} AS {_SQL_TYPES[kind]})"
+
+
+def _number(kind: str, column: Column) -> Column:
+    if kind == "timestamp":
+        return F.unix_micros(column)
+    return F.unix_date(column) if kind == "date" else column.cast("bigint")
+
+
+_SCHEMA_HINT: Final = "say them with schema=pyarrow.schema(…), or make the output with create_log"
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([each.with_nullable(True) for each in schema])  # noqa: FBT003 - as Arrow has it
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    return reduce(lambda one, other: one.unionByName(other), frames)
+
+
+def _signed(frame: DataFrame, diff: int) -> DataFrame:
+    return frame.withColumn(DIFF, F.lit(diff).cast("bigint"))
+
+
+def _semi(own: DataFrame, wanted: DataFrame) -> DataFrame:
+    """Return all copies of the rows that are wanted; nulls are equal to each other."""
+    one, other = own.alias("own"), wanted.alias("wanted")
+    names = wanted.columns
+    same = [F.col(f"own.`{name}`").eqNullSafe(F.col(f"wanted.`{name}`")) for name in names]
+    return one.join(other, reduce(lambda a, b: a & b, same), "left_semi")
+
+
+def _summed(parts: Sequence[DataFrame], spark: SparkSession, plan: StepPlan) -> DataFrame:
+    if not parts:
+        return _empty(spark, plan)
+    whole = _union(parts)
+    refuse_maps(whole, f"run task {plan.task!r}", InvalidUsageError)
+    return consolidate(whole)
+
+
+def _empty(spark: SparkSession, plan: StepPlan) -> DataFrame:
+    frame = spark.createDataFrame([], spark_schema(plan.form.payload))
+    return _signed(frame, 1) if plan.form.kind == "collection" else frame
+
+
+def fits(found: DataType, wanted: DataType) -> bool:
+    """Return whether values of a type can be stored as another without being other values.
+
+    Examples
+    --------
+    >>> from pyspark.sql.types import IntegerType, LongType
+    >>> fits(IntegerType(), LongType()), fits(LongType(), IntegerType())
+    (True, False)
+    """
+    if found == wanted or isinstance(found, NullType):
+        return True
+    if isinstance(found, DateType) and isinstance(wanted, TimestampType):
+        return True
+    if isinstance(found, NumericType) and isinstance(wanted, NumericType):
+        order = ["tinyint", "smallint", "int", "bigint"]
+        one, other = found.simpleString(), wanted.simpleString()
+        if one in order and other in order:
+            return order.index(one) <= order.index(other)
+        if one.startswith("decimal") and other.startswith("decimal"):
+            a, b = cast("Any", found), cast("Any", wanted)
+            return bool(a.scale <= b.scale and a.precision - a.scale <= b.precision - b.scale)
+        return (one, other) in (("float", "double"), ("int", "double"), ("smallint", "float"), ("tinyint", "float"))
+    return found.simpleString() == wanted.simpleString()
+
+
+def _by_place(frame: DataFrame, schema: StructType, columns: Sequence[str] | None, plan: StepPlan) -> DataFrame:
+    """Bring the rows of a statement into the columns of the output, by their places, as `INSERT INTO` does."""
+    names = schema.names if columns is None else _known_columns(columns, schema, plan)
+    if len(frame.columns) != len(names):
+        msg = (
+            f"could not run task {plan.task!r} at {plan.where}: found {len(frame.columns)} columns"
+            f" {shown(frame.columns)} for {len(names)} columns {shown(list(names))} of its output"
+        )
+        raise SchemaMismatchError(msg, hint="give the columns of the output, in its order", context={"task": plan.task})
+    numbered = frame.toDF(*(f"c{place}" for place in range(len(names))))
+    by_name = {name: (f"c{place}", numbered.schema[f"c{place}"].dataType) for place, name in enumerate(names)}
+    return numbered.select(*(_column(by_name.get(each.name), each, plan) for each in schema.fields))
+
+
+def _known_columns(columns: Sequence[str], schema: StructType, plan: StepPlan) -> list[str]:
+    known = {name.lower(): name for name in schema.names}
+    missing = [name for name in columns if name.lower() not in known]
+    if missing:
+        msg = f"could not run task {plan.task!r} at {plan.where}: found no column {missing[0]!r} in its output"
+        raise SchemaMismatchError(
+            msg, hint=f"name columns of the output: {shown(schema.names)}", context={"column": missing[0]}
+        )
+    return [known[name.lower()] for name in columns]
+
+
+def _by_name(frame: DataFrame, schema: StructType, plan: StepPlan) -> DataFrame:
+    """Bring the rows of a function into the columns of the output, by their names."""
+    if sorted(frame.columns) != sorted(schema.names):
+        msg = (
+            f"could not run task {plan.task!r} at {plan.where}: found columns {shown(frame.columns)} for columns"
+            f" {shown(schema.names)} of its output"
+        )
+        raise SchemaMismatchError(msg, hint="give the columns of the output", context={"task": plan.task})
+    ordered = frame.select(*map(quoted, schema.names))
+    return _by_place(ordered, schema, None, plan)
+
+
+def _column(found: tuple[str, DataType] | None, wanted: StructField, plan: StepPlan) -> Column:
+    if found is None:
+        return F.lit(None).cast(wanted.dataType).alias(wanted.name)
+    name, kind = found
+    if not fits(kind, wanted.dataType):
+        msg = (
+            f"could not run task {plan.task!r} at {plan.where}: found type {kind.simpleString()!r} for column"
+            f" {wanted.name!r} of type {wanted.dataType.simpleString()!r}"
+        )
+        raise SchemaMismatchError(msg, hint="cast it in the body", context={"column": wanted.name})
+    return F.col(name).cast(wanted.dataType).alias(wanted.name)
+
+
+def _no_deletes(plan: StepPlan) -> InvalidUsageError:
+    return InvalidUsageError(
+        f"could not run task {plan.task!r} at {plan.where}: found rows to delete from a stream log",
+        hint="write into a collection log: a stream log takes no row back",
+        context={"task": plan.task},
+    )
+
+
+def _named(error: Exception, plan: StepPlan) -> OperatorError:
+    """Return the error of a body, with the time at which it failed."""
+    line = str(error).strip().partition("\n")[0]
+    if _is_of_storage(str(error)):
+        msg = f"could not run task {plan.task!r} at {plan.where}: {line}"
+        raise StorageError(
+            msg,
+            hint="wait: where a vacuum took a file that was merged before, the step is planned again; if the error"
+            " stays, restore the log's files",
+            context={"operator": plan.task},
+        ) from error
+    found = f"could not run task {plan.task!r} at {plan.where}: {type(error).__name__}: {line}"
+    return _operator_error(plan, found, "correct the body, or the data; nothing of this time was written")
+
+
+def _operator_error(plan: StepPlan, message: str, hint: str | None) -> OperatorError:
+    return OperatorError(message, hint=hint, operator=plan.task, lower=plan.where, upper=plan.where)
+
+
+def _is_of_storage(text: str) -> bool:
+    words = ("PATH_NOT_FOUND", "FAILED_READ_FILE", "FileNotFoundException", "FILE_NOT_EXIST")
+    return any(word in text for word in words)
+
+
+# Writing -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Part:
+    """What a task of Spark's wrote."""
+
+    files: list[DataFile] = field(default_factory=list)
+    unmet: dict[str, int] = field(default_factory=dict)
+
+
+def _written(changes: DataFrame, plan: StepPlan) -> StepResult:
+    """Write the rows of a step where they are computed."""
+    form, collection = plan.form, plan.form.kind == "collection"
+    names = form.payload.names
+    diffs = [F.col(DIFF)] if collection else []
+    met = [F.coalesce(F.expr(each.condition), F.lit(False)) for each in plan.expectations]  # noqa: FBT003
+    chosen = changes.select(*map(quoted, names), *diffs, *(each.alias(f"_met_{n}") for n, each in enumerate(met)))
+    columns = [f"c{place}" for place in range(len(names) + len(diffs) + len(met))]
+    schema = pa.schema(
+        [
+            *(each.with_nullable(True) for each in form.payload),  # noqa: FBT003 - as Arrow has it
+            *([pa.field(DIFF, pa.int64())] if collection else []),
+            *(pa.field(f"_met_{n}", pa.bool_()) for n in range(len(met))),
+        ]
+    )
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle_worker()
+        part = _Part()
+        for table in _in_chunks(batches, schema):  # one turn per file
+            _write_chunk(table, plan, part)
+        yield pa.RecordBatch.from_pylist([{"result": pickle.dumps(part)}])
+
+    found = chosen.toDF(*columns).mapInArrow(write, _RESULTS).collect()
+    parts: list[_Part] = [pickle.loads(bytes(row["result"])) for row in found]
+    unmet: dict[str, int] = {}
+    for part in parts:  # one turn per partition
+        for name, n in part.unmet.items():
+            unmet[name] = unmet.get(name, 0) + n
+    files = [file for part in parts for file in part.files]
+    failed = next((each for each in plan.expectations if each.otherwise == "fail" and unmet.get(each.name)), None)
+    return StepResult(files, None if failed is None else _unmet(failed, unmet[failed.name], plan), unmet)
+
+
+def _in_chunks(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Give the rows of a partition in tables of bounded size; none where there is none."""
+    held: list[pa.Table] = []
+    size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        table = conform(pa.Table.from_batches([batch]).rename_columns(schema.names), schema)
+        held.append(table)
+        size += table.nbytes
+        if size >= _MOST_BYTES:
+            yield pa.concat_tables(held)
+            held, size = [], 0
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _write_chunk(table: pa.Table, plan: StepPlan, part: _Part) -> None:
+    form = plan.form
+    kept = np.ones(table.num_rows, np.bool_)
+    for number, expectation in enumerate(plan.expectations):  # one turn per expectation
+        met = np.asarray(table.column(f"_met_{number}").to_numpy(zero_copy_only=False), np.bool_)
+        # Rows that are taken away were there: what is expected is expected of those that come.
+        if form.kind == "collection":
+            met |= np.asarray(table.column(DIFF).to_numpy(), np.int64) < 0
+        wrong = kept & ~met
+        n = int(wrong.sum())
+        if n:
+            part.unmet[expectation.name] = part.unmet.get(expectation.name, 0) + n
+            kept &= met
+            if expectation.otherwise == "dead_letter":
+                part.files += _write_dead(table.filter(pa.array(wrong)), plan, expectation)
+    rows = table.filter(pa.array(kept))
+    if rows.num_rows:
+        part.files += _write_rows(rows, plan, form.payload.names)
+
+
+def _write_rows(rows: pa.Table, plan: StepPlan, names: Sequence[str]) -> list[DataFile]:
+    form = plan.form
+    payload = conform(rows.select(list(names)), form.payload)
+    times = np.full((rows.num_rows, 1), plan.time, np.int64)
+    diffs = np.asarray(rows.column(DIFF).to_numpy(), np.int64) if form.kind == "collection" else None
+    messages = message_table(form, payload, times, plan.stream, plan.seq, diffs)
+    return write_data_files(
+        plan.storage, messages, times, stream=plan.stream, seq=plan.seq, domain=form.domain, job=plan.job
+    )
+
+
+def _write_dead(rows: pa.Table, plan: StepPlan, expectation: Expectation) -> list[DataFile]:
+    """Write rows that do not meet an expectation apart, with the reason."""
+    form, n = plan.form, rows.num_rows
+    times = np.full((n, 1), plan.time, np.int64)
+    payload = conform(rows.select(form.payload.names), form.payload)
+    diffs = np.ones(n, np.int64) if form.kind == "collection" else None
+    table = message_table(form, payload, times, plan.stream, plan.seq, diffs)
+    clock = pa.scalar(wall_clock.time_ns() // 1000, pa.timestamp("us", "UTC"))
+    why = f"task {plan.task}: does not meet {expectation.name}: {expectation.condition}"
+    table = table.append_column("_reason", pa.repeat(pa.scalar(why), n))
+    table = table.append_column("_at", pa.repeat(clock, n))
+    return write_data_files(
+        plan.storage, table.select(form.dead_schema.names), times, stream=plan.stream, seq=plan.seq,
+        domain=form.domain, event="dead", job=plan.job,
+    )  # fmt: skip
+
+
+def _unmet(expectation: Expectation, n: int, plan: StepPlan) -> OperatorError:
+    found = (
+        f"could not run task {plan.task!r} at {plan.where}: found {n} rows that do not meet expectation"
+        f" {expectation.name!r}: {expectation.condition}"
+    )
+    hint = "correct the data or the condition, or say what becomes of such rows: 'drop' or 'dead_letter'"
+    return _operator_error(plan, found, hint)
