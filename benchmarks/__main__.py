@@ -13,6 +13,7 @@ import spark_timely as st
 from . import (
     arrangement_cases,
     cli_cases,
+    continual_cases,
     dataflow_cases,
     exchange_cases,
     flat_cases,
@@ -58,7 +59,8 @@ def main() -> int:
     cases += retention_cases.run(scratch, wanted)
     cases += store_cases.run(scratch, wanted)
     cases += store_spark_cases.run(scratch, wanted)
-    if any(map(wanted, (*NAMES, *dataflow_cases.NAMES, *latency_cases.NAMES, *arrangement_cases.NAMES))):
+    on_one = (*NAMES, *dataflow_cases.NAMES, *latency_cases.NAMES, *arrangement_cases.NAMES, *continual_cases.NAMES)
+    if any(map(wanted, on_one)):
         cases += on_spark(given.rows, given.repeats, scratch, wanted)
     write_jsonl(cases, BUILD / "bench.jsonl")
     sys.stdout.write(table(cases) + f"\n\nwritten to {BUILD / 'bench.jsonl'}\n")
@@ -83,6 +85,8 @@ def on_spark(n_rows: int, repeats: int, scratch: Path, wanted: Callable[[str], b
             cases += DataflowCases(base).run(wanted)
         if any(map(wanted, arrangement_cases.NAMES)):
             cases += ArrangementCases(spark, scratch, n_rows).run(wanted)
+        if any(map(wanted, continual_cases.NAMES)):
+            cases += continual_cases.run(spark, scratch, wanted)
         return cases
     finally:
         spark.stop()

@@ -33,6 +33,7 @@ from spark_timely.continual.sources import takes_snapshot
 from spark_timely.dataflow.engine.inputs import Inputs
 from spark_timely.dataflow.engine.outputs import Outputs, note_of, passes
 from spark_timely.dataflow.engine.steps import Appended, Retained, is_cancelled
+from spark_timely.dataflow.logs import least_time
 from spark_timely.errors import (
     DataLossError,
     InvalidUsageError,
@@ -49,6 +50,7 @@ from spark_timely.log.store.cloud import open_storage
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.note import OutputNote, TaskNote
 from spark_timely.time.antichain import Antichain
+from spark_timely.time.domain import TimeDomain
 
 if TYPE_CHECKING:
     from spark_timely.dataflow.engine.cutting import Files
@@ -215,7 +217,8 @@ class TaskEngine:
         self._unretained: set[str] = set()
         self._consumer = consumer_of(sink, self._logs[sink.path].log_id)
         self._now = now
-        self._domain = sink.view.domain
+        # Inputs may begin at several times: nothing comes before the first of them.
+        self._domain = TimeDomain(sink.view.domain.types, least_time(sink.view))
         self._least, self._most = self._domain.types[0].lo, self._domain.types[0].hi
         self._known: dict[TaskSource, _Known] = {}
         self._storages: dict[str, TableStorage] = {}
@@ -399,7 +402,7 @@ class TaskEngine:
         """Return a look as it is once the task has begun."""
         as_of = self._begins_at()
         ((at,),) = look.upper.elements
-        if look.upper != self._domain.minimum_frontier and (as_of is None or at > as_of):
+        if at > self._domain.minimum[0] and (as_of is None or at > as_of):
             _log.warning("task %r begins at %s, where its output is", self.name, self._rendered(at))
             as_of = at
         if as_of is not None and as_of < at:
@@ -478,7 +481,7 @@ class TaskEngine:
         lower = at
         if note is not None and note.as_of is not None:
             lower = max(at, note.as_of + 1)
-        elif at == self._domain.minimum[0]:
+        elif at <= self._domain.minimum[0]:
             lower = self._least
         stop = upper.elements[0][0] if upper.elements else self._most + 1
         known = self._known.get(source)
@@ -533,10 +536,11 @@ class TaskEngine:
 
     def _source_plan(self, source: TaskSource, lower: int | None, stop: int) -> SourcePlan:
         log, files = self._logs[source.path], self._files[source.path]()
-        paths = tuple(map(str, files.paths[_may_hold(files, lower, stop)]))
+        chosen = _may_hold(files, lower, stop)
         return SourcePlan(
             source.alias, source.shown, source.path, log.kind, log.domain, log.schema, self._storage_of(source.path),
-            paths, lower, None if stop > self._most else stop,
+            tuple(map(str, files.paths[chosen])), lower, None if stop > self._most else stop,
+            int(files.bounds.sizes[chosen].sum()),
         )  # fmt: skip
 
     def _write(self, look: _Look, time: int, upper: Antichain, note: TaskNote) -> list[Appended] | None:
@@ -769,6 +773,12 @@ def check_roles(plan: TaskPlan, sink: Sink, logs: Mapping[str, Log]) -> None:
     """
     attempt = f"could not start task {plan.name!r}"
     own = logs[sink.path].log_id
+    # A task that has begun reads what its note says, not what this start asks for.
+    state = logs[sink.path].stream(sink.stream)
+    note = note_of(state, sink).task
+    snapshot = plan.snapshot
+    if state is not None and note is not None:
+        snapshot = note.as_of is not None and takes_snapshot(note.snapshot, note.as_of, state.frontier)
     for source in plan.sources:  # one turn per source
         log = logs[source.path]
         if log.log_id == own:
@@ -784,8 +794,9 @@ def check_roles(plan: TaskPlan, sink: Sink, logs: Mapping[str, Log]) -> None:
             raise InvalidUsageError(
                 msg, hint="give logs whose times have one coordinate", context={"path": source.path}
             )
-        whole = log.kind == "stream" and (not source.is_input or plan.snapshot)
-        if whole and not plan.forgotten and log.since() != log.domain.minimum_frontier:
+        whole = log.kind == "stream" and (not source.is_input or snapshot)
+        declared = plan.forgotten if note is None else source.alias in note.forgotten
+        if whole and not declared and log.since() != log.domain.minimum_frontier:
             since, least = (log.domain.render_frontier(each) for each in (log.since(), log.domain.minimum_frontier))
             where = f"in stream log {source.path!r}, whose contents it reads as {source.alias!r}"
             msg = f"{attempt}: found since={since} {where}"

@@ -93,6 +93,8 @@ class SourcePlan:
         First time; None: from the beginning on.
     upper : int or None
         Before which time; None: to the end of all times.
+    size_bytes : int
+        Of the files.
     """
 
     alias: str
@@ -105,6 +107,7 @@ class SourcePlan:
     files: tuple[str, ...]
     lower: int | None
     upper: int | None
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ Invariants
 from __future__ import annotations
 
 import pickle
+import re
 import time as wall_clock
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,8 +50,15 @@ from spark_timely.log.files.format import conform
 from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.spark.base.schema import arrow_schema, spark_schema
 from spark_timely.spark.base.worker import settle_worker
-from spark_timely.spark.collection import consolidate, copies_of, held_rows, refuse_maps
-from spark_timely.spark.scan import literal, quoted, scan
+from spark_timely.spark.collection import (
+    consolidate,
+    copies_of,
+    held_or_error,
+    refuse_maps,
+    sum_of_halves,
+    whole_of_halves,
+)
+from spark_timely.spark.scan import quoted, scan
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -80,6 +88,11 @@ SETTINGS: Final = (
     "spark.sql.timestampType",
 )
 """Settings that the answers of SQL depend on: the first commit of a task records them, and each step has them."""
+
+_PLAIN: Final = re.compile(r"\w+")
+
+# Files of a collection whose rows are summed in one place.
+_SMALL_BYTES: Final = 8 << 20
 
 # Rows of a result that a task holds before it writes a file of them.
 _MOST_BYTES: Final = 256 << 20
@@ -113,6 +126,8 @@ class Changes:
     delete: DataFrame | None = None
 
 
+Frames: TypeAlias = "Mapping[str, DataFrame]"
+
 Function: TypeAlias = (
     "Callable[[Mapping[str, DataFrame], Mapping[str, DataFrame], object, DataFrame | None], DataFrame | Changes]"
 )
@@ -129,12 +144,24 @@ class FunctionBody:
     inputs, references : tuple of str
     deletes : bool
         Whether it may give `Changes` with rows to take away.
+    reads_output : bool
+        Whether it gets the output too.
     """
 
     function: Function
     inputs: tuple[str, ...]
     references: tuple[str, ...]
     deletes: bool = False
+    reads_output: bool = True
+
+    def call(self, frames: Frames, time: object, output: DataFrame | None, own_names: Sequence[str]) -> Changes:
+        """Call the function with the DataFrames of a time; a DataFrame that it gives is to be inserted."""
+        inputs = {name: frames[name] for name in self.inputs}
+        references = {name: frames[name] for name in self.references if name in frames}
+        references |= {name: output for name in self.references if name in own_names and output is not None}
+        given = (inputs, references, time, output) if self.reads_output else (inputs, references, time)
+        made = self.function(*given)
+        return made if isinstance(made, Changes) else Changes(insert=made)
 
 
 @dataclass
@@ -193,38 +220,72 @@ def found_settings(spark: SparkSession) -> dict[str, str]:
     return {name: str(value) for name, value in found.items() if value is not None}
 
 
-def frame_of(spark: SparkSession, source: SourcePlan) -> DataFrame:
-    """Return the rows that a body sees of a log, in the columns of its payload."""
-    updates = _rows_of(spark, source)
+def frame_of(spark: SparkSession, source: SourcePlan, views: StepViews) -> DataFrame:
+    """Return the rows that a body sees of a log, in the columns of its payload.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+    source : SourcePlan
+    views : StepViews
+        Of the step: the log's files are one.
+    """
+    return spark.sql(_seen(source, _raw(spark, source, views)))
+
+
+def _seen(source: SourcePlan, raw: str) -> str:
+    """Return the query for what a body sees of the files of a log: one call, where each column would be one."""
+    names = _listed(source.schema.names)
+    chosen = f"SELECT {names} FROM {raw}{_between(source)}"
     if source.kind == "stream":
-        return updates
+        return chosen
+    summed = _summed_sql(source, raw, source.schema.names)
     if source.shown == "contents" or (source.shown == "inserts" and source.lower is None):
         what = f"log {source.path!r} before {_rendered(source.domain, source.upper)}"
-        return held_rows(updates, what, diffs=False)
-    summed = consolidate(updates)
-    diff = F.col(DIFF)
-    if source.shown == "inserts":
-        return copies_of(summed.where(diff > 0))
-    return copies_of(summed.where(diff < 0).withColumn(DIFF, -diff))
+        copies, where = held_or_error(DIFF, what), ""
+    elif source.shown == "inserts":
+        copies, where = DIFF, f" WHERE {DIFF} > 0"
+    else:
+        copies, where = f"-{DIFF}", f" WHERE {DIFF} < 0"
+    copied = f"SELECT {names}, explode(sequence(1L, {copies})) AS {DIFF} FROM ({summed}){where}"
+    return f"SELECT {names} FROM ({copied})"
 
 
-def _rows_of(spark: SparkSession, source: SourcePlan, *, times: bool = False) -> DataFrame:
-    """Return the messages of a log in a range: its payload, of a collection with diffs."""
+def _summed_sql(source: SourcePlan, raw: str, names: Sequence[str]) -> str:
+    """Return the query for the updates of a range, equal rows summed."""
+    listed = _listed(names)
+    # Few rows are summed in one place: a shuffle would cost more than all the rest.
+    hint = "/*+ COALESCE(1) */ " if source.size_bytes < _SMALL_BYTES else ""
+    rows = f"SELECT {hint}{listed}, {DIFF} FROM {raw}{_between(source)}"
+    halves = f"SELECT {listed}, {sum_of_halves(DIFF)} AS {DIFF} FROM ({rows}) GROUP BY {listed}"
+    whole = f"SELECT {listed}, {whole_of_halves(DIFF)} AS {DIFF} FROM ({halves})"
+    return f"SELECT * FROM ({whole}) WHERE {DIFF} <> 0"
+
+
+def _raw(spark: SparkSession, source: SourcePlan, views: StepViews) -> str:
+    """Return a view of the files of a log, with their times and diffs."""
     (name,), (kind,) = source.domain.columns, source.domain.types
     own = [pa.field(DIFF, pa.int64())] if source.kind == "collection" else []
     payload = [each.with_nullable(True) for each in source.schema]  # noqa: FBT003 - as Arrow has it
-    wanted = [name, *(each.name for each in own)] if times else [each.name for each in own]
-    names = [*wanted, *source.schema.names]
-    fields = [pa.field(name, kind.arrow), *own, *payload]
+    schema = pa.schema([pa.field(name, kind.arrow), *own, *payload])
     if not source.files:
-        schema = spark_schema(pa.schema([each for each in fields if each.name in names]))
-        return spark.createDataFrame([], schema).select(*map(quoted, names))
-    rows = scan(spark, source.storage, source.files, pa.schema(fields))
+        return views.add(spark.createDataFrame([], spark_schema(schema)))
+    return views.add(scan(spark, source.storage, source.files, schema))
+
+
+def _between(source: SourcePlan) -> str:
+    """Return the condition that a row is of the range, said of the column so that Spark passes over row groups."""
+    (name,) = source.domain.columns
+    parts = []
     if source.lower is not None:
-        rows = rows.where(quoted(name) >= literal(kind, source.lower))
+        parts.append(f"{name} >= {time_sql(source.domain, source.lower)}")
     if source.upper is not None:
-        rows = rows.where(quoted(name) < literal(kind, source.upper))
-    return rows.select(*map(quoted, names))
+        parts.append(f"{name} < {time_sql(source.domain, source.upper)}")
+    return f" WHERE {' AND '.join(parts)}" if parts else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join("`" + name.replace("`", "``") + "`" for name in names)
 
 
 def _rendered(domain: TimeDomain, time: int | None) -> str:
@@ -257,14 +318,19 @@ class SparkBodies:
     def write_times(self, source: SourcePlan, /) -> IntArray:
         """Return the times at which a collection has inserts or deletes, as `Bodies` has it."""
         (kind,), (name,) = source.domain.types, source.domain.columns
-        if source.lower is None:
-            held = consolidate(_rows_of(self._spark, source)).limit(1).count()
-            assert source.upper is not None
-            return np.array([source.upper - 1] if held else [], np.int64)
-        updates = consolidate(_rows_of(self._spark, source, times=True))
-        chosen = updates.where(F.col(DIFF) > 0 if source.shown == "inserts" else F.col(DIFF) < 0)
-        # Bookkeeping: as many rows as times.
-        found = chosen.select(_number(kind.value, quoted(name)).alias("at")).distinct().collect()
+        with StepViews(self._spark) as views:
+            raw = _raw(self._spark, source, views)
+            if source.lower is None:
+                assert source.upper is not None
+                held = self._spark.sql(
+                    f"SELECT 1 FROM ({_summed_sql(source, raw, source.schema.names)}) LIMIT 1"
+                ).collect()
+                return np.array([source.upper - 1] if held else [], np.int64)
+            summed = _summed_sql(source, raw, [name, *source.schema.names])
+            sign = ">" if source.shown == "inserts" else "<"
+            number = {"timestamp": f"unix_micros({name})", "date": f"unix_date({name})"}.get(kind.value, name)
+            # Bookkeeping: as many rows as times.
+            found = self._spark.sql(f"SELECT DISTINCT {number} AS at FROM ({summed}) WHERE {DIFF} {sign} 0").collect()
         return np.array(sorted(int(row["at"]) for row in found), np.int64)
 
     def run(self, plan: StepPlan, /) -> StepResult:
@@ -290,8 +356,10 @@ class SparkBodies:
         """Return how many rows a step gives that were not written, and how many were that it does not give."""
         with self._settings.under(plan.settings, plan.task), StepViews(self._spark) as views:
             given = _signed(self.changes(plan, views), 1) if plan.form.kind == "stream" else self.changes(plan, views)
-            there = _rows_of(self._spark, written)
-            there = _signed(there, 1) if written.kind == "stream" else there
+            number = "1L" if written.kind == "stream" else DIFF
+            raw = _raw(self._spark, written, views)
+            listed = _listed(written.schema.names)
+            there = self._spark.sql(f"SELECT {listed}, {number} AS {DIFF} FROM {raw}{_between(written)}")
             back = there.withColumn(DIFF, -F.col(DIFF)).select(*map(quoted, given.columns))
             # Updates that are taken away by both are neither more nor less.
             left = consolidate(given.unionByName(back))
@@ -302,13 +370,16 @@ class SparkBodies:
             ).collect()
         return int(row["surplus"]), int(row["missing"])
 
-    def changes(self, plan: StepPlan, views: StepViews) -> DataFrame:
-        """Return what a step gives: the output's payload; of a collection with diffs."""
-        frames = {source.alias: frame_of(self._spark, source) for source in plan.sources}
-        own = None if plan.own is None else frame_of(self._spark, plan.own)
+    def changes(self, plan: StepPlan, views: StepViews, *, once: bool = True) -> DataFrame:
+        """Return what a step gives: the output's payload; of a collection with diffs.
+
+        Unless `once`, what later statements see of earlier ones is not computed: it is only to be analysed.
+        """
+        frames = {source.alias: frame_of(self._spark, source, views) for source in plan.sources}
+        own = None if plan.own is None else frame_of(self._spark, plan.own, views)
         if isinstance(self._body, FunctionBody):
             return self._called(self._body, plan, frames, own)
-        return self._statements(self._body, plan, frames, own, views)
+        return self._statements(self._body, plan, frames, own, views, once=once)
 
     def columns(self, plan: StepPlan, views: StepViews) -> pa.Schema:
         """Return the columns of what a body gives that nobody has declared; `plan` has empty sources, and no output.
@@ -318,12 +389,11 @@ class SparkBodies:
         InvalidUsageError
             If they cannot be told: the body reads the output to make them.
         """
-        frames = {source.alias: frame_of(self._spark, source) for source in plan.sources}
+        frames = {source.alias: frame_of(self._spark, source, views) for source in plan.sources}
         if isinstance(self._body, FunctionBody):
-            inputs = {name: frames[name] for name in self._body.inputs}
-            references = {name: frames[name] for name in self._body.references if name in frames}
             try:
-                made = self._body.function(inputs, references, time_value(plan.form.domain, (plan.time,)), None)
+                at = time_value(plan.form.domain, (plan.time,))
+                inserted = self._body.call(frames, at, None, self._own_names).insert
             except PySparkException:
                 raise
             except Exception as error:
@@ -332,7 +402,6 @@ class SparkBodies:
                     f" rows and output: {described(error)}"
                 )
                 raise InvalidUsageError(msg, hint=_SCHEMA_HINT) from error
-            inserted = made.insert if isinstance(made, Changes) else made
             if inserted is not None:
                 return _nullable(arrow_schema(inserted.schema))
         else:
@@ -349,17 +418,13 @@ class SparkBodies:
     def _called(
         self, body: FunctionBody, plan: StepPlan, frames: Mapping[str, DataFrame], own: DataFrame | None
     ) -> DataFrame:
-        inputs = {name: frames[name] for name in body.inputs}
-        references = {name: frames[name] for name in body.references if name in frames}
-        references |= {name: own for name in body.references if name in self._own_names and own is not None}
         try:
-            made = body.function(inputs, references, time_value(plan.form.domain, (plan.time,)), own)
+            changes = body.call(frames, time_value(plan.form.domain, (plan.time,)), own, self._own_names)
         except PySparkException:
             raise
         except Exception as error:
             raise _named(error, plan) from error
         schema = spark_schema(plan.form.payload)
-        changes = made if isinstance(made, Changes) else Changes(insert=made)
         if changes.insert is None and changes.delete is None:
             return _empty(self._spark, plan)
         inserted = None if changes.insert is None else _by_name(changes.insert, schema, plan)
@@ -375,37 +440,38 @@ class SparkBodies:
         return _summed(parts, self._spark, plan)
 
     def _statements(
-        self, body: SqlBody, plan: StepPlan, frames: dict[str, DataFrame], own: DataFrame | None, views: StepViews
+        self,
+        body: SqlBody,
+        plan: StepPlan,
+        frames: Frames,
+        own: DataFrame | None,
+        views: StepViews,
+        *,
+        once: bool,
     ) -> DataFrame:
-        schema = spark_schema(plan.form.payload)
+        schema, collection, own_names = (
+            spark_schema(plan.form.payload),
+            plan.form.kind == "collection",
+            set(self._own_names),
+        )
         names = {alias: views.add(frame) for alias, frame in frames.items()}
         parts: list[DataFrame] = []
         for number, statement in enumerate(body.statements):  # one turn per statement
-            seen = own
-            if seen is not None and parts:
-                seen = copies_of(consolidate(_union([_signed(seen, 1), *parts])))
-            if seen is not None and set(statement.reads) & set(self._own_names):
-                view = views.add(seen)
-                names |= dict.fromkeys(self._own_names, view)
+            if own is not None and own_names & set(statement.reads):
+                names |= dict.fromkeys(own_names, views.add(own))
             found = self._spark.sql(at_time(statement.bind(names), time_sql(plan.form.domain, plan.time)))
             if statement.kind == "insert":
                 found = _by_place(found, schema, statement.columns, plan)
-            elif plan.form.kind == "stream":
+            elif not collection:
                 raise _no_deletes(plan)
-            if plan.form.kind == "stream":
-                parts.append(found)
-                signed = found
-            else:
-                signed = _signed(found, 1 if statement.kind == "insert" else -1)
-                parts.append(signed)
-            later = body.statements[number + 1 :]
-            if own is not None and any(set(each.reads) & set(self._own_names) for each in later):
-                parts[-1] = signed.localCheckpoint(eager=True)
-                if plan.form.kind == "stream":
-                    own = own.unionByName(parts[-1])
-        if plan.form.kind == "stream":
-            return _union(parts)
-        return _summed(parts, self._spark, plan)
+            part = _signed(found, 1 if statement.kind == "insert" else -1) if collection else found
+            if own is not None and any(own_names & set(each.reads) for each in body.statements[number + 1 :]):
+                # Seen by later statements, and written: computed once (invariant 2).
+                part = part.localCheckpoint(eager=True) if once else part
+                whole = _union([_signed(own, 1) if collection else own, part])
+                own = copies_of(consolidate(whole)) if collection else whole
+            parts.append(part)
+        return _summed(parts, self._spark, plan) if collection else _union(parts)
 
 
 class StepViews:
@@ -443,12 +509,6 @@ def time_sql(domain: TimeDomain, time: int) -> str:
     if kind == "date":
         return f"DATE_FROM_UNIX_DATE({time})"
     return f"CAST({time} AS {_SQL_TYPES[kind]})"
-
-
-def _number(kind: str, column: Column) -> Column:
-    if kind == "timestamp":
-        return F.unix_micros(column)
-    return F.unix_date(column) if kind == "date" else column.cast("bigint")
 
 
 _SCHEMA_HINT: Final = "say them with schema=pyarrow.schema(…), or make the output with create_log"
@@ -521,8 +581,11 @@ def _by_place(frame: DataFrame, schema: StructType, columns: Sequence[str] | Non
             f" {shown(frame.columns)} for {len(names)} columns {shown(list(names))} of its output"
         )
         raise SchemaMismatchError(msg, hint="give the columns of the output, in its order", context={"task": plan.task})
+    found = frame.schema
+    if columns is None and [(each.name, each.dataType) for each in found] == [(x.name, x.dataType) for x in schema]:
+        return frame
     numbered = frame.toDF(*(f"c{place}" for place in range(len(names))))
-    by_name = {name: (f"c{place}", numbered.schema[f"c{place}"].dataType) for place, name in enumerate(names)}
+    by_name = {name: (f"c{place}", found[place].dataType) for place, name in enumerate(names)}
     return numbered.select(*(_column(by_name.get(each.name), each, plan) for each in schema.fields))
 
 
@@ -611,8 +674,12 @@ def _written(changes: DataFrame, plan: StepPlan) -> StepResult:
     names = form.payload.names
     diffs = [F.col(DIFF)] if collection else []
     met = [F.coalesce(F.expr(each.condition), F.lit(False)) for each in plan.expectations]  # noqa: FBT003
-    chosen = changes.select(*map(quoted, names), *diffs, *(each.alias(f"_met_{n}") for n, each in enumerate(met)))
-    columns = [f"c{place}" for place in range(len(names) + len(diffs) + len(met))]
+    chosen = changes
+    if met or diffs:
+        chosen = chosen.select(*map(quoted, names), *diffs, *(each.alias(f"_met_{n}") for n, each in enumerate(met)))
+    if not all(map(_PLAIN.fullmatch, names)):
+        # `mapInArrow` takes "a.b" for a field of a struct: on the way columns have numbers.
+        chosen = chosen.toDF(*(f"c{place}" for place in range(len(names) + len(diffs) + len(met))))
     schema = pa.schema(
         [
             *(each.with_nullable(True) for each in form.payload),  # noqa: FBT003 - as Arrow has it
@@ -628,7 +695,7 @@ def _written(changes: DataFrame, plan: StepPlan) -> StepResult:
             _write_chunk(table, plan, part)
         yield pa.RecordBatch.from_pylist([{"result": pickle.dumps(part)}])
 
-    found = chosen.toDF(*columns).mapInArrow(write, _RESULTS).collect()
+    found = chosen.mapInArrow(write, _RESULTS).collect()
     parts: list[_Part] = [pickle.loads(bytes(row["result"])) for row in found]
     unmet: dict[str, int] = {}
     for part in parts:  # one turn per partition

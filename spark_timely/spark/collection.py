@@ -14,7 +14,7 @@ from spark_timely.spark.session import stored
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
     from spark_timely.errors import TimelyError
@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     from spark_timely.log.cut import Cut
     from spark_timely.time.domain import TimeLike
 
-__all__ = ["consolidate", "copies_of", "held_rows", "refuse_maps", "snapshot", "snapshot_at"]
+__all__ = [
+    "consolidate",
+    "copies_of",
+    "held_or_error",
+    "refuse_maps",
+    "snapshot",
+    "snapshot_at",
+    "sql_text",
+    "sum_of_halves",
+    "whole_of_halves",
+]
 
 _DIFF = "_diff"
 _LOW = 0xFFFFFFFF
@@ -67,43 +77,58 @@ def consolidate(df: DataFrame, /, *, diff: str = _DIFF) -> DataFrame:
         raise InvalidUsageError(msg, hint="read a collection log: only its updates have diffs")
     refuse_maps(df, "consolidate a DataFrame", InvalidUsageError)
     others = [_quoted(name) for name in df.columns if name != diff]
-    column = functions.col(_quoted(diff))
+    quoted = _quoted(diff)
     integers = isinstance(df.schema[diff].dataType, ByteType | ShortType | IntegerType | LongType)
-    summed = df.groupBy(*others).agg((_sum_of_halves(column) if integers else functions.sum(column)).alias(diff))
+    total = functions.expr(sum_of_halves(quoted)) if integers else functions.sum(functions.col(quoted))
+    summed = df.groupBy(*others).agg(total.alias(diff))
     if integers:
-        summed = summed.withColumn(diff, _whole_of(column))
-    return summed.where(column != 0).select(*map(_quoted, df.columns))
+        summed = summed.withColumn(diff, functions.expr(whole_of_halves(quoted)))
+    return summed.where(functions.col(quoted) != 0).select(*map(_quoted, df.columns))
 
 
-def _sum_of_halves(diffs: Column) -> Column:
-    """Sum the upper and the lower half of integers.
+def sum_of_halves(column: str, /) -> str:
+    """Return, in SQL, the sums of the upper and of the lower half of integers.
 
     Neither overflows before 2**31 rows. Spark's own sum wraps around, or fails under ANSI where the total is within 64
     bits but a part of it is not.
     """
-    from pyspark.sql import functions
-
-    whole = diffs.cast("long")
-    high, low = functions.shiftright(whole, 32), whole.bitwiseAND(functions.lit(_LOW))
-    return functions.struct(functions.sum(high).alias("high"), functions.sum(low).alias("low"))
+    whole = f"CAST({column} AS BIGINT)"
+    return f"named_struct('high', sum(shiftright({whole}, 32)), 'low', sum({whole} & CAST({_LOW} AS BIGINT)))"
 
 
-def _whole_of(halves: Column) -> Column:
-    """Return the sum of which these are the halves; fail the query where 64 bits do not hold it."""
-    from pyspark.sql import functions
-
-    low = halves.getField("low").bitwiseAND(functions.lit(_LOW))
-    high = halves.getField("high") + functions.shiftright(halves.getField("low"), 32)
-    message = functions.concat(
-        functions.lit(f"[{MultiplicityOverflowError.condition}] could not consolidate a DataFrame: found diff="),
-        (high.cast("decimal(38,0)") * functions.lit(2**32) + low).cast("string"),
-        functions.lit(" — hint: a sum of diffs has at most 64 bits; correct what was captured"),
+def whole_of_halves(column: str, /) -> str:
+    """Return, in SQL, the sum of which these are the halves; it fails the query where 64 bits do not hold it."""
+    low = f"({column}.low & CAST({_LOW} AS BIGINT))"
+    high = f"({column}.high + shiftright({column}.low, 32))"
+    found = f"CAST(CAST({high} AS DECIMAL(38, 0)) * CAST({2**32} AS DECIMAL(38, 0)) + {low} AS STRING)"
+    message = (
+        f"concat('[{MultiplicityOverflowError.condition}] could not consolidate a DataFrame: found diff=', {found},"
     )
+    hint = "' — hint: a sum of diffs has at most 64 bits; correct what was captured')"
     # Null where a row has no diff but null: that is none.
-    fits = high.isNull() | high.between(-(2**31), 2**31 - 1)
-    return functions.when(fits, functions.shiftleft(high, 32).bitwiseOR(low)).otherwise(
-        functions.raise_error(message).cast("long")
+    return (
+        f"CASE WHEN {high} IS NULL OR {high} BETWEEN {-(2**31)} AND {2**31 - 1}"
+        f" THEN (shiftleft({high}, 32) | {low}) ELSE CAST(raise_error({message} {hint}) AS BIGINT) END"
     )
+
+
+def held_or_error(column: str, what: str, /) -> str:
+    """Return, in SQL, how often a row is contained; it fails the query where that is fewer than zero times."""
+    text = f"[{NegativeMultiplicityError.condition}] could not take a snapshot of {what}: found a row with diff="
+    hint = " — hint: verify the capture: it retracts a row that it never added"
+    message = f"concat({sql_text(text)}, CAST({column} AS STRING), {sql_text(hint)})"
+    return f"CASE WHEN {column} > 0 THEN {column} ELSE CAST(raise_error({message}) AS BIGINT) END"
+
+
+def sql_text(text: str, /) -> str:
+    r"""Return a text as a literal of Spark's SQL.
+
+    Examples
+    --------
+    >>> print(sql_text("it's"))
+    'it\'s'
+    """
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def snapshot(
@@ -160,7 +185,7 @@ def snapshot(
     reader = spark.read.format("timely").option("asOf", json.dumps(opened.domain.time_to_json(at)))
     reader = reader.options(**stored(spark, getattr(opened, "storage_options", None)))
     updates = reader.option("upTo", json.dumps(opened.domain.frontier_to_json(up_to))).load(opened.path)
-    return held_rows(updates, f"log {opened.path!r} at {opened.domain.render_time(at)!r}", diffs=diffs)
+    return _held_rows(updates, f"log {opened.path!r} at {opened.domain.render_time(at)!r}", diffs=diffs)
 
 
 def snapshot_at(
@@ -220,12 +245,12 @@ def snapshot_at(
         frame = reader.options(**stored(spark, own_options(log.path, options))).load(log.path)
         if _DIFF in frame.columns:  # ours: no payload has a column of that name
             at = found.domain.render_frontier(found.frontier)
-            frame = held_rows(frame, f"log {log.path!r} at the cut of frontier={at}", diffs=diffs)
+            frame = _held_rows(frame, f"log {log.path!r} at the cut of frontier={at}", diffs=diffs)
         frames.append(frame)
     return tuple(frames)
 
 
-def held_rows(updates: DataFrame, what: str, /, *, diffs: bool) -> DataFrame:
+def _held_rows(updates: DataFrame, what: str, /, *, diffs: bool) -> DataFrame:
     """Sum updates to rows that are contained, and fail where one is contained fewer than zero times.
 
     Parameters
@@ -239,16 +264,7 @@ def held_rows(updates: DataFrame, what: str, /, *, diffs: bool) -> DataFrame:
     """
     from pyspark.sql import functions
 
-    diff = functions.col(_DIFF)
-    message = functions.concat(
-        functions.lit(f"[{NegativeMultiplicityError.condition}] could not take a snapshot of {what}: "),
-        functions.lit("found a row with diff="),
-        diff.cast("string"),
-        functions.lit(" — hint: verify the capture: it retracts a row that it never added"),
-    )
-    checked = consolidate(updates).withColumn(
-        _DIFF, functions.when(diff > 0, diff).otherwise(functions.raise_error(message))
-    )
+    checked = consolidate(updates).withColumn(_DIFF, functions.expr(held_or_error(_DIFF, what)))
     return checked if diffs else copies_of(checked)
 
 

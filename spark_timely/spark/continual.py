@@ -7,6 +7,7 @@ with others.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -110,8 +111,8 @@ class ContinualTask(Dataflow):
         it held before the time.
     body : str or callable
         Spark SQL of one or several statements: ``SELECT …``, ``INSERT INTO output …``, ``DELETE FROM output …``, each
-        of which sees what those before it change; ``:time`` is the time. Or a function of (inputs, references, time,
-        output) that gives a DataFrame, or `Changes`.
+        of which sees what those before it change; ``:time`` is the time. Or a function of (inputs, references, time),
+        and of output if it reads that, which gives a DataFrame or `Changes`.
     output : path
         Of a log. It is made if it is not there: a stream log, or a collection if the body deletes.
     version : str, optional
@@ -303,11 +304,15 @@ class ContinualTask(Dataflow):
             raise InvalidUsageError(
                 msg, hint="give version='1', and another one whenever the function gives other rows"
             )
-        return FunctionBody(body, tuple(inputs), tuple(references), deletes)
+        takes = _positional(body)
+        if takes not in (3, 4):
+            msg = f"{self._attempt}: found a function of {takes} values as body"
+            raise InvalidUsageError(msg, hint="take (inputs, references, time), and output as a fourth if it is read")
+        return FunctionBody(body, tuple(inputs), tuple(references), deletes, takes == 4)
 
     def _reads_output(self) -> bool:
         if isinstance(self._body, FunctionBody):
-            return True  # whether it looks at it cannot be told
+            return self._body.reads_output
         own = set(self._own_names)
         return self._body.reads_output or any(own & set(each.reads) for each in self._body.statements)
 
@@ -465,7 +470,7 @@ class ContinualTask(Dataflow):
             with StepViews(spark) as views:
                 found = bodies.columns(_empty_plan(self, None), views) if wanted is None else wanted
             with StepViews(spark) as views:
-                bodies.changes(_empty_plan(self, found), views).schema  # noqa: B018 - Connect analyses it now
+                bodies.changes(_empty_plan(self, found), views, once=False).schema  # noqa: B018 - Connect analyses it now
         except PySparkException as error:
             line = str(error).strip().partition("\n")[0]
             msg = f"could not start task {self.name!r}: found a body that Spark refuses: {line}"
@@ -671,6 +676,17 @@ class ContinualTask(Dataflow):
         if note.failure is not None:
             lines.append(f"  stopped: {note.failure.message}")
         return "\n".join(lines)
+
+
+def _positional(function: Function) -> int:
+    """Return how many values a function takes by their places; four where that cannot be told."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 4
+    if any(each.kind is each.VAR_POSITIONAL for each in found):
+        return 4
+    return sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in found)
 
 
 def _check_name(name: object) -> None:
