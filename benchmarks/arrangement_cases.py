@@ -20,6 +20,7 @@ from spark_timely.spark.dataflow_tasks import catalog_of, run_one
 from .dataflow_cases import PROVIDER, STORES
 from .report import Case
 from .spark_cases import PEER_SETTINGS
+from .worker_memory import WorkerMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +38,7 @@ NAMES = (
     "asof_join_10m_vs_100k",
     "asof_join_vs_stream_static",
     "arrangement_first_load_vs_batch",
+    "arrangement_first_load_worker_memory",
     "arrangement_cold_vs_decode",
     "arrangement_worst_micro_batch",
     "arrangement_space",
@@ -45,6 +47,7 @@ NOW = {"availableNow": True}
 MANY, FEW, CHANGED = 10_000_000, 100_000, 10_000
 BATCHES = 20
 DEADLINE_S = 120
+WORKER_MB = 1024
 KEYS = pa.schema([("k", pa.int64())])
 
 
@@ -72,8 +75,8 @@ class ArrangementCases:
             (NAMES[3:4], self.dedup),
             (NAMES[4:5], self.latest),
             (NAMES[5:7], self.joins),
-            (NAMES[7:9], self.loads),
-            (NAMES[9:], self.long_run),
+            (NAMES[7:10], self.loads),
+            (NAMES[10:], self.long_run),
         )
         return [case for names, measure in groups if any(map(wanted, names)) for case in measure()]
 
@@ -446,7 +449,10 @@ class ArrangementCases:
     # -- loads
 
     def loads(self) -> list[Case]:
-        """Compare the first load with Spark's batch group-by, and a look without an index with a plain decode."""
+        """Compare the first load with Spark's batch group-by, and a look without an index with a plain decode.
+
+        And say how much memory a worker takes in the first load, where Linux tells it.
+        """
         load = Case(
             NAMES[7],
             f"the first {self.many} rows of as many keys counted over all history, into a log; peer: groupBy().count() "
@@ -455,8 +461,16 @@ class ArrangementCases:
             higher_is_better=False,
             settings=dict(PEER_SETTINGS),
         )
-        cold = Case(
+        memory = Case(
             NAMES[8],
+            f"the most resident memory of one of Spark's Python workers in the first load of {self.many} rows, the "
+            f"index included; peer: {WORKER_MB} MB, whatever there is to load",
+            1.0,
+            unit="MB",
+            higher_is_better=False,
+        )
+        cold = Case(
+            NAMES[9],
             f"the first micro-batch of {CHANGED} keys after a restart without an index over {self.many}; peer: one "
             "decode of the same files",
             3.0,
@@ -465,9 +479,10 @@ class ArrangementCases:
         for number in range(3):
             folder = self._folder("load")
             log = self._log(folder, self.many)
-            began = time.perf_counter()
-            self._counting(folder, log).start(self.spark, trigger=NOW).await_termination()
-            ours = time.perf_counter() - began
+            with WorkerMemory() as workers:
+                began = time.perf_counter()
+                self._counting(folder, log).start(self.spark, trigger=NOW).await_termination()
+                ours = time.perf_counter() - began
             files = [str(file) for file in (folder / "in" / "_event=message").glob("*.parquet")]
             began = time.perf_counter()
             grouped = self.spark.read.parquet(*files).groupBy("k").agg(F.count("*").alias("n"))
@@ -492,23 +507,27 @@ class ArrangementCases:
             if number:  # the first one warms Spark
                 load.ours.append(ours)
                 load.peer.append(peer)
+                if workers.looks:
+                    memory.ours.append(workers.largest / 1e6)
+                    memory.peer.append(WORKER_MB)
                 cold.ours.append(first)
                 cold.peer.append(decode)
             shutil.rmtree(folder)
-        return [load, cold]
+        memory.settings = {"all workers, MB": round(workers.together / 1e6)}
+        return [load, *([memory] if memory.ours else []), cold]
 
     # -- a long run
 
     def long_run(self) -> list[Case]:
         """Say the slowest of 300 micro-batches beside the median, and the space of an index beside one copy."""
         worst = Case(
-            NAMES[9],
+            NAMES[10],
             f"the slowest of 300 micro-batches of {CHANGED} keys of {self.many // 10}, with merges; peer: the median",
             5.0,
             higher_is_better=False,
         )
         space = Case(
-            NAMES[10],
+            NAMES[11],
             "bytes of all files of the index after these; peer: of one run of the same contents",
             3.0,
             unit="MB",

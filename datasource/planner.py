@@ -37,6 +37,7 @@ from spark_timely.log.reader import check_between
 from spark_timely.log.wait import Throttle, idle_poll_s
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Admission, Limits, admit, cut_bytes, default_splits, may_hold
+from spark_timely.spark.base.beginnings import beginning
 from spark_timely.spark.base.offsets import Begin, Offset, Selection, iso_of, read_offset
 from spark_timely.time.antichain import Antichain
 
@@ -335,6 +336,9 @@ class ReplayPlanner:
             selection = self._whole_from_since(begin, selection)
             origin = self._origin(begin, selection)
             self._check_since(origin, selection)
+        if begin.value == self._domain.minimum_frontier:
+            # What is copied by this query lacks what its log lacks, and says so.
+            selection = replace(selection, begins=beginning(self._log, selection.streams))
         return Offset(selection, position=origin, origin=origin, log_id=self._catalog.log_id)
 
     def _begins_at_since(self, begin: Begin, selection: Selection) -> bool:

@@ -33,6 +33,7 @@ from spark_timely.errors import (
     UpperMismatchError,
 )
 from spark_timely.log.machine.repetition import Repetition, judge_repetition, refused_repetition, shown_source
+from spark_timely.log.machine.since import may_read
 from spark_timely.log.machine.state import CommitOutcome, CommitRequest, DataFile
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.keys import own_options
@@ -42,8 +43,10 @@ from spark_timely.protocol.rules import StreamCounts, check_messages, check_prog
 from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.plan import CapturePlan, find_log
+from spark_timely.spark.base.beginnings import beginning_of_sources
 from spark_timely.spark.base.checkpoint import LogCommit, write_entry
 from spark_timely.spark.base.source_frontier import end_of_sources
+from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray, consolidate_rows, joined_bounds, minimal
 
 if TYPE_CHECKING:
@@ -289,8 +292,30 @@ def commit_reports(
         delete_files(plan, [whole], find=find)
     elif state.owner != ident.query:
         _warn_of_takeover(plan, ident, state)
+    _say_beginning(log, plan, ident, outcome.state, whole)
     _write_down(plan, ident, log.log_id, outcome.state)
     return outcome
+
+
+def _say_beginning(log: Log, plan: CapturePlan, ident: BatchId, state: StreamState, whole: TaskReport) -> None:
+    """Say of a copy of a log that had forgotten that it cannot be read as of a time before that: nothing is there.
+
+    Once, with the first micro-batch: since moves to where the source began, and no further than the first row that was
+    captured, so that nothing is forgotten by it. The note of the commit says where the source began in any case, also
+    where since may not move: others retain the log, or it has other streams, which have more.
+    """
+    if state.seq != 1 or ident.planned is None or log.unclaimed or len(log.streams()) != 1:
+        return
+    begins = beginning_of_sources(ident.planned.source, log.domain)
+    if begins is None:
+        return
+    if whole.minima.shape[0]:
+        begins = begins.meet(Antichain.from_times(whole.minima, log.domain.arity))
+    try:
+        if not may_read(begins, log.since()):
+            log.allow_compaction([list(time) for time in begins], by=f"query {ident.query}")
+    except TimelyError as error:
+        _log.warning("log %r begins at %s, which its since does not say: %s", log.path, begins, error)
 
 
 def _warn_of_takeover(plan: CapturePlan, ident: BatchId, state: StreamState) -> None:
@@ -511,6 +536,7 @@ def _confirm(
     if log is not None:
         # Spark will forget the micro-batch; the process that committed it may have died before it was on the disk.
         log.flush()
+        _say_beginning(log, plan, ident, recorded, whole)
     # Written by tasks that did not know yet that it is a repeated one.
     delete_files(plan, [whole], find=find)
     _write_down(plan, ident, str(plan.place.log_id), recorded)

@@ -238,7 +238,8 @@ def _seen(source: SourcePlan, raw: str) -> str:
     names = _listed(source.schema.names)
     chosen = f"SELECT {names} FROM {raw}{_between(source)}"
     if source.kind == "stream":
-        return chosen
+        # Of a stream nothing is ever taken away.
+        return f"SELECT {names} FROM {raw} WHERE false" if source.shown == "deletes" else chosen
     summed = _summed_sql(source, raw, source.schema.names)
     if source.shown == "contents" or (source.shown == "inserts" and source.lower is None):
         what = f"log {source.path!r} before {_rendered(source.domain, source.upper)}"
@@ -467,7 +468,7 @@ class SparkBodies:
             part = _signed(found, 1 if statement.kind == "insert" else -1) if collection else found
             if own is not None and any(own_names & set(each.reads) for each in body.statements[number + 1 :]):
                 # Seen by later statements, and written: computed once (invariant 2).
-                part = part.localCheckpoint(eager=True) if once else part
+                part = _computed(part) if once else part
                 whole = _union([_signed(own, 1) if collection else own, part])
                 own = copies_of(consolidate(whole)) if collection else whole
             parts.append(part)
@@ -520,6 +521,16 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:
     return reduce(lambda one, other: one.unionByName(other), frames)
+
+
+def _computed(frame: DataFrame) -> DataFrame:
+    """Return rows computed now, once.
+
+    Their columns are taken out of a struct first: Spark keeps what a filter said of them beside the rows, and cannot
+    plan a union of these afterwards (4.2: ``NoSuchElementException: key not found`` in `UnionBase.rewriteConstraints`).
+    """
+    row = F.explode(F.array(F.struct(*map(quoted, frame.columns)))).alias("row")
+    return frame.select(row).select("row.*").localCheckpoint(eager=True)
 
 
 def _signed(frame: DataFrame, diff: int) -> DataFrame:

@@ -219,6 +219,10 @@ class ContinualTask(Dataflow):
                 raise InvalidUsageError(
                     msg, hint="name other logs as inputs; a body reads the task's own output by the name 'output'"
                 )
+            if leaf.domain.arity != 1:
+                types = [kind.value for kind in leaf.domain.types]
+                msg = f"{self._attempt}: found times {shown(types)} of several coordinates in log {leaf.path!r}"
+                raise InvalidUsageError(msg, hint="give logs whose times have one coordinate")
             sources.append(TaskSource(alias, leaf.path, how))
             leaves.append(leaf)
         self.leaves = leaves

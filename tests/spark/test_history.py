@@ -159,3 +159,37 @@ def test_history_needs_all_messages(spark: SparkSession, tmp_path: Path) -> None
     flow.replay(orders.log).aggregate(over="history", n=st.count()).capture(str(tmp_path / "late"))
     with pytest.raises(SinceViolationError, match="from the beginning"):
         flow.start(spark, trigger=NOW)
+
+
+@pytest.mark.parametrize("frontier", ["source", "bounded"])
+def test_a_copy_of_a_log_that_has_forgotten_is_not_whole(frontier: str, spark: SparkSession, tmp_path: Path) -> None:
+    def copy(name: str, to: str) -> st.Log:
+        rows = spark.readStream.format("timely").option("includeTime", "true").load(str(tmp_path / name))
+        st.start(
+            rows,
+            path=str(tmp_path / to),
+            checkpoint=str(tmp_path / f"{to}-checkpoint"),
+            time_column="_time",
+            frontier=frontier,
+            trigger="availableNow",
+            **({"lateness": "0", "through": "foreachBatch"} if frontier == "bounded" else {}),
+        ).await_termination()
+        return st.open_log(str(tmp_path / to))
+
+    orders = Orders(tmp_path)
+    for time in range(6):
+        orders.write(time, 20)
+    whole = copy("changes", "whole")
+    orders.log.allow_compaction(3)
+    first = copy("changes", "first")
+    assert sorted(set(first.messages()["_time"].to_pylist())) == [3, 4, 5]
+    for log in (first, copy("first", "second")):
+        assert log.since().elements == ((3,),)
+        flow = st.Dataflow("counts", checkpoint=str(tmp_path / "counts-checkpoint"))
+        flow.replay(log).aggregate(over="history", n=st.count()).capture(str(tmp_path / "counts"))
+        with pytest.raises(SinceViolationError, match=r"found since=\[3\] in log .* from the beginning"):
+            flow.start(spark, trigger=NOW)
+    flow = st.Dataflow("whole", checkpoint=str(tmp_path / "whole-flow"))
+    flow.replay(whole).aggregate(over="history", n=st.count()).capture(str(tmp_path / "all"))
+    flow.start(spark, trigger=NOW).await_termination()
+    assert contents(tmp_path / "all", 5 if frontier == "source" else 4) == {(120 if frontier == "source" else 100,): 1}

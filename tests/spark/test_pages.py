@@ -25,7 +25,14 @@ def hour(number: int) -> dt.datetime:
 
 
 # Read from top to bottom, as somebody does who is new here.
-TOURS = ["README.md", "docs/tutorial/latest.md", "docs/tutorial/first-log.md", "docs/tutorial/flights.md"]
+TOURS = [
+    "README.md",
+    "docs/tutorial/latest.md",
+    "docs/tutorial/first-log.md",
+    "docs/tutorial/flights.md",
+    "docs/how-to/history.md",
+    "docs/how-to/continual-tasks.md",
+]
 
 
 @pytest.mark.spark
@@ -112,58 +119,6 @@ def test_messages_of_cdcv2_that_come_twice_make_one_collection(
     assert words.frontier().is_empty
     found = words.messages().select(["_time", "word", "_diff"]).to_pylist()
     assert sorted(tuple(row.values()) for row in found) == [(3, "a,]", 1), (4, "b", -2)]
-
-
-@pytest.mark.spark
-def test_history_keeps_what_is_current_and_joins_as_of(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    here = str(tmp_path)
-    # Not the name of a dataflow, which a log has too.
-    where = re.compile(r'((?:replay|capture)\(|checkpoint=)"([^"]+)"')
-    current, paid, euro = (where.sub(rf'\1"{here}/\2"', block) for block in blocks("docs/how-to/history.md"))
-    columns = {"order_id": pa.int64(), "changed_at": pa.int64(), "op": pa.string(), "customer": pa.string()}
-    _log_of(f"{here}/changes", {**columns, "cents": pa.int64()}, [
-        (1, 1, 5, "I", "Ada", 500), (1, 2, 6, "I", "Bob", 600), (2, 1, 10, "D", "Ada", 500), (3, 1, 7, "U", "Ada", 550),
-        (3, 2, 8, "U", "Bob", 650),
-    ])  # fmt: skip
-    _log_of(f"{here}/rates", {"currency": pa.string(), "rate": pa.int64(), "_diff": pa.int64()}, [
-        (1, "USD", 90, 1), (3, "USD", 90, -1), (3, "USD", 91, 1),
-    ], kind="collection")  # fmt: skip
-    payments = [(2, "USD", 7), (3, "USD", 8), (3, "XYZ", 9)]
-    _log_of(f"{here}/payments", {"currency": pa.string(), "paid": pa.int64()}, payments)
-    names: dict[str, object] = {"spark": spark}
-    exec(current, names)
-    exec(paid, names)
-    contents = {
-        name: [tuple(row.values()) for row in spark_timely.open_log(f"{here}/{name}").snapshot(3).to_pylist()]
-        for name in ("orders", "totals")
-    }
-    assert contents["orders"] == [(2, 8, "U", "Bob", 650, 1)]
-    assert sorted(contents["totals"]) == [("Ada", 3, 1550, 1), ("Bob", 2, 1250, 1)]
-    first = spark_timely.open_log(f"{here}/first").messages().to_pylist()
-    assert sorted((row["order_id"], row["changed_at"]) for row in first) == [(1, 5), (2, 6)]
-    exec(euro, names)
-    joined = spark_timely.open_log(f"{here}/in_euro").messages().to_pylist()
-    assert sorted((row["paid"], row["rate"]) for row in joined) == [(7, 90), (8, 91), (9, None)]
-    # As the page says of Spark's reader: contents, and then the changes, up to a time that is exclusive.
-    found = []
-    for more in ({}, {"upTo": 3}, {"upTo": 2}):
-        read = spark.read.format("timely").options(asOf=2, **more).load(f"{here}/totals").where("customer = 'Bob'")
-        found.append(sorted((row["n"], row["_diff"]) for row in read.collect()))
-    assert found == [[(1, -1), (1, 1), (2, 1)], [(1, 1)], []]
-
-
-def _log_of(path: str, columns: dict[str, pa.DataType], rows: list[tuple[object, ...]], kind: str = "stream") -> None:
-    """Make a log of rows, the time of each first."""
-    schema = pa.schema({name: type_ for name, type_ in columns.items() if name != "_diff"})
-    log = spark_timely.create_log(path, schema, minimum=(0,), kind=kind)  # type: ignore[arg-type]
-    arrays = [
-        pa.array(list(values), type_)
-        for values, type_ in zip(zip(*rows, strict=True), [pa.int64(), *columns.values()], strict=True)
-    ]
-    log.writer(owner="shop").append(pa.table(arrays, ["_time", *columns]), advance_to=4)
 
 
 def _with_time(schema: pa.Schema) -> pa.Schema:

@@ -173,6 +173,9 @@ class Selection:
         Whether progress rows are given out too; None where an earlier version did not write it down.
     since : Antichain or None
         Under ``arrival``, of a query that began in a log that had forgotten its beginning: from where it could be read.
+    begins : Antichain or None
+        Of a query that began with the earliest that there was, in a log that did not have all from its least time on:
+        from when on it had. None also where an option said where to begin: then nothing is missing that was asked for.
     times : tuple of str or None
         Types of the times' coordinates, so that a frontier can be read without the log; None where an
         earlier version did not write them down.
@@ -187,6 +190,7 @@ class Selection:
     content: str | None = None
     times: tuple[str, ...] | None = None
     since: Antichain | None = None
+    begins: Antichain | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return plain JSON values; what is not set is left out."""
@@ -206,6 +210,8 @@ class Selection:
             found["from"] = self.start.to_json()
         if self.since is not None:
             found["since"] = self.since.to_json()
+        if self.begins is not None:
+            found["begins"] = self.begins.to_json()
         return found
 
     @classmethod
@@ -222,6 +228,7 @@ class Selection:
             content=found.get("content"),
             times=None if times is None else tuple(times),
             since=Antichain.from_json(found["since"], arity) if "since" in found else None,
+            begins=Antichain.from_json(found["begins"], arity) if "begins" in found else None,
         )
 
 
