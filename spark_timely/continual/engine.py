@@ -49,6 +49,7 @@ from spark_timely.log.machine.since import may_read
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.note import OutputNote, TaskNote
+from spark_timely.spark.base.beginnings import beginning
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 
@@ -762,7 +763,7 @@ def check_roles(plan: TaskPlan, sink: Sink, logs: Mapping[str, Log]) -> None:
     plan : TaskPlan
     sink : Sink
     logs : mapping of str to Log
-        By path: the output's, and all that are read.
+        By path: all that are read, and the output's if it is there.
 
     Raises
     ------
@@ -772,9 +773,9 @@ def check_roles(plan: TaskPlan, sink: Sink, logs: Mapping[str, Log]) -> None:
         If the contents of a stream log are asked for that has forgotten some.
     """
     attempt = f"could not start task {plan.name!r}"
-    own = logs[sink.path].log_id
+    own = logs[sink.path].log_id if sink.path in logs else None
     # A task that has begun reads what its note says, not what this start asks for.
-    state = logs[sink.path].stream(sink.stream)
+    state = logs[sink.path].stream(sink.stream) if sink.path in logs else None
     note = note_of(state, sink).task
     snapshot = plan.snapshot
     if state is not None and note is not None:
@@ -796,8 +797,9 @@ def check_roles(plan: TaskPlan, sink: Sink, logs: Mapping[str, Log]) -> None:
             )
         whole = log.kind == "stream" and (not source.is_input or snapshot)
         declared = plan.forgotten if note is None else source.alias in note.forgotten
-        if whole and not declared and log.since() != log.domain.minimum_frontier:
-            since, least = (log.domain.render_frontier(each) for each in (log.since(), log.domain.minimum_frontier))
+        begins = beginning(log) if whole and not declared else None
+        if begins is not None:
+            since, least = (log.domain.render_frontier(each) for each in (begins, log.domain.minimum_frontier))
             where = f"in stream log {source.path!r}, whose contents it reads as {source.alias!r}"
             msg = f"{attempt}: found since={since} {where}"
             raise SinceViolationError(

@@ -426,8 +426,15 @@ class ContinualTask(Dataflow):
             self.name, domain, schema, tuple(self.leaves), identity=self._view_identity,
             deletes=kind == "collection", text=self._text,
         )  # fmt: skip
-        self.sinks = [Sink(self.name, view, self.output, "main", f"task {self.name}", self._replaces)]
-        self._warn_of_batches()
+        sink = Sink(self.name, view, self.output, "main", f"task {self.name}", self._replaces)
+        opened = self._opened()
+        check_roles(self.plan, sink, opened if log is None else {**opened, self.output: log})
+        self._warn_of_batches(opened)
+        self.sinks = [sink]
+
+    def _opened(self) -> dict[str, Log]:
+        paths = dict.fromkeys(each.path for each in self.plan.sources)
+        return {path: open_log(path, storage_options=self.storage[path] or None) for path in paths}
 
     def check_started(self, logs: Mapping[str, Log]) -> None:
         """Refuse logs that a task cannot be made from, by their ids."""
@@ -481,11 +488,10 @@ class ContinualTask(Dataflow):
             raise InvalidUsageError(msg, hint="correct the body, or the columns of its logs") from error
         return found
 
-    def _warn_of_batches(self) -> None:
+    def _warn_of_batches(self, logs: Mapping[str, Log]) -> None:
         """Warn of logs whose times number micro-batches of different queries: these mean nothing to each other."""
         owners: dict[str, str] = {}
-        for path in dict.fromkeys(each.path for each in self.plan.sources):  # one turn per log
-            log = open_log(path, storage_options=self.storage[path] or None)
+        for path, log in logs.items():  # one turn per log
             states = log.streams().values()
             numbered = [each for each in states if each.batch is not None and each.note.greatest == each.batch]
             if numbered and len(numbered) == len(states):
@@ -552,10 +558,7 @@ class ContinualTask(Dataflow):
         """Return an engine that writes nothing; where there is no output yet it has one in memory."""
         self.prepare(spark)
         (sink,) = self.sinks
-        opened = {
-            path: open_log(path, storage_options=self.storage[path] or None)
-            for path in dict.fromkeys(each.path for each in self.plan.sources)
-        }
+        opened = self._opened()
         log = self._existing()
         if log is None:
             view = sink.view
