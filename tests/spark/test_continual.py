@@ -322,8 +322,8 @@ def test_expectations_fail_drop_or_set_apart(spark: SparkSession, tmp_path: Path
     log = kv_log(tmp_path / "in", at_times({1: [("a", 1)], 2: [("b", -1), ("b", 2), (None, 3)], 3: [("c", 3)]}))
 
     def task(how: str) -> st.ContinualTask:
-        return st.ContinualTask(how, inputs={"i": log}, output=tmp_path / how, body="SELECT * FROM i",
-                                expect={"some": ("n > 0", how), "named": ("k IS NOT NULL AND k <> ''", how)})  # fmt: skip
+        met = {"some": ("n > 0", how), "named": ("k IS NOT NULL AND k <> ''", how)}
+        return st.ContinualTask(how, inputs={"i": log}, output=tmp_path / how, body="SELECT * FROM i", expect=met)
 
     with pytest.raises(StreamingQueryException, match=r"found 1 rows that do not meet expectation 'some': n > 0"):
         run(spark, task("fail"), task("drop"), task("dead_letter"))
