@@ -230,16 +230,19 @@ def frame_of(spark: SparkSession, source: SourcePlan, views: StepViews) -> DataF
     views : StepViews
         Of the step: the log's files are one.
     """
-    return spark.sql(_seen(source, _raw(spark, source, views)))
+    if source.kind == "collection":
+        return spark.sql(_seen(source, views.add(_scanned(spark, source))))
+    rows, condition = _scanned(spark, source), _condition(source)
+    if source.shown == "deletes":
+        rows = rows.where("false")  # of a stream nothing is ever taken away
+    elif condition:
+        rows = rows.where(condition)
+    return rows.drop(*source.domain.columns)
 
 
 def _seen(source: SourcePlan, raw: str) -> str:
-    """Return the query for what a body sees of the files of a log: one call, where each column would be one."""
+    """Return the query for what a body sees of a collection: one call, where each column would be one."""
     names = _listed(source.schema.names)
-    chosen = f"SELECT {names} FROM {raw}{_between(source)}"
-    if source.kind == "stream":
-        # Of a stream nothing is ever taken away.
-        return f"SELECT {names} FROM {raw} WHERE false" if source.shown == "deletes" else chosen
     summed = _summed_sql(source, raw, source.schema.names)
     if source.shown == "contents" or (source.shown == "inserts" and source.lower is None):
         what = f"log {source.path!r} before {_rendered(source.domain, source.upper)}"
@@ -263,18 +266,18 @@ def _summed_sql(source: SourcePlan, raw: str, names: Sequence[str]) -> str:
     return f"SELECT * FROM ({whole}) WHERE {DIFF} <> 0"
 
 
-def _raw(spark: SparkSession, source: SourcePlan, views: StepViews) -> str:
-    """Return a view of the files of a log, with their times and diffs."""
+def _scanned(spark: SparkSession, source: SourcePlan) -> DataFrame:
+    """Return the rows of the files of a log, with their times, and the diffs of a collection."""
     (name,), (kind,) = source.domain.columns, source.domain.types
     own = [pa.field(DIFF, pa.int64())] if source.kind == "collection" else []
     payload = [each.with_nullable(True) for each in source.schema]  # noqa: FBT003 - as Arrow has it
     schema = pa.schema([pa.field(name, kind.arrow), *own, *payload])
     if not source.files:
-        return views.add(spark.createDataFrame([], spark_schema(schema)))
-    return views.add(scan(spark, source.storage, source.files, schema))
+        return spark.createDataFrame([], spark_schema(schema))
+    return scan(spark, source.storage, source.files, schema)
 
 
-def _between(source: SourcePlan) -> str:
+def _condition(source: SourcePlan) -> str:
     """Return the condition that a row is of the range, said of the column so that Spark passes over row groups."""
     (name,) = source.domain.columns
     parts = []
@@ -282,7 +285,12 @@ def _between(source: SourcePlan) -> str:
         parts.append(f"{name} >= {time_sql(source.domain, source.lower)}")
     if source.upper is not None:
         parts.append(f"{name} < {time_sql(source.domain, source.upper)}")
-    return f" WHERE {' AND '.join(parts)}" if parts else ""
+    return " AND ".join(parts)
+
+
+def _between(source: SourcePlan) -> str:
+    condition = _condition(source)
+    return f" WHERE {condition}" if condition else ""
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -320,7 +328,7 @@ class SparkBodies:
         """Return the times at which a collection has inserts or deletes, as `Bodies` has it."""
         (kind,), (name,) = source.domain.types, source.domain.columns
         with StepViews(self._spark) as views:
-            raw = _raw(self._spark, source, views)
+            raw = views.add(_scanned(self._spark, source))
             if source.lower is None:
                 assert source.upper is not None
                 held = self._spark.sql(
@@ -358,7 +366,7 @@ class SparkBodies:
         with self._settings.under(plan.settings, plan.task), StepViews(self._spark) as views:
             given = _signed(self.changes(plan, views), 1) if plan.form.kind == "stream" else self.changes(plan, views)
             number = "1L" if written.kind == "stream" else DIFF
-            raw = _raw(self._spark, written, views)
+            raw = views.add(_scanned(self._spark, written))
             listed = _listed(written.schema.names)
             there = self._spark.sql(f"SELECT {listed}, {number} AS {DIFF} FROM {raw}{_between(written)}")
             back = there.withColumn(DIFF, -F.col(DIFF)).select(*map(quoted, given.columns))
