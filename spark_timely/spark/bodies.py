@@ -99,7 +99,9 @@ _MOST_BYTES: Final = 256 << 20
 
 _SQL_TYPES: Final = {"long": "BIGINT", "int": "INT", "short": "SMALLINT"}
 
-# What Spark says of a body and its data, not of itself. All else is tried again.
+# Classes of SQL's states by which Spark says that a body or its data are wrong: more than one row, data, names.
+# All else is tried again.
+_USER_STATES: Final = ("21", "22", "42")
 _USER_ERRORS: Final = (AnalysisException, ArithmeticException, NumberFormatException, SparkRuntimeException)
 
 _RESULTS: Final = StructType([StructField("result", BinaryType())])
@@ -347,7 +349,9 @@ class SparkBodies:
         with self._settings.under(plan.settings, plan.task), StepViews(self._spark) as views:
             try:
                 return _written(self.changes(plan, views), plan)
-            except _USER_ERRORS as error:
+            except PySparkException as error:
+                if not _is_of_body(error):
+                    raise
                 return StepResult(error=_named(error, plan))
             except OperatorError as error:
                 return StepResult(error=error)
@@ -669,6 +673,11 @@ def _named(error: Exception, plan: StepPlan) -> OperatorError:
 
 def _operator_error(plan: StepPlan, message: str, hint: str | None) -> OperatorError:
     return OperatorError(message, hint=hint, operator=plan.task, lower=plan.where, upper=plan.where)
+
+
+def _is_of_body(error: PySparkException) -> bool:
+    """Whether an error of Spark's comes again whenever the body runs."""
+    return isinstance(error, _USER_ERRORS) or (error.getSqlState() or "").startswith(_USER_STATES)
 
 
 def _is_of_storage(text: str) -> bool:

@@ -490,3 +490,17 @@ def test_through_connect_the_logs_are_equal(spark: SparkSession, tmp_path: Path)
         assert one, name
         assert one == other, name
         assert st.open_log(tmp_path / "connect" / name).frontier().is_empty
+
+
+def test_what_cannot_be_cast_is_not_tried_again(spark: SparkSession, tmp_path: Path) -> None:
+    log = kv_log(tmp_path / "in", at_times({1: [("x", 1)]}))
+    task = st.ContinualTask(
+        "cast", inputs={"i": log}, output=tmp_path / "out", body="SELECT CAST(k AS DATE) AS d FROM i"
+    )
+    with pytest.raises(StreamingQueryException, match="CAST_INVALID_INPUT"):
+        run(spark, task)
+    state = st.open_log(tmp_path / "out").stream("main")
+    assert state is not None
+    assert state.note.output is not None
+    assert state.note.output.failure is not None
+    assert state.note.output.failure.kind == "OperatorError"
