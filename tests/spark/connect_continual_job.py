@@ -61,7 +61,7 @@ def contents(path: str | os.PathLike[str], time: int) -> Counter[tuple[Any, ...]
 def write_orders(folder: Path) -> None:
     """Write the logs ``orders`` and ``rates``, both complete."""
     folder.mkdir(parents=True, exist_ok=True)
-    orders = [(time, ("ab"[time % 2], time), 1) for time in range(1, 9)]
+    orders = [(time, ("ab"[time % 2], time), 1) for time in (1, 2, 4, 5, 7)]
     kv_log(folder / "orders", orders, upper=[])
     changes = [(0, ("a", 2), 1), (0, ("b", 3), 1), (4, ("a", 2), -1), (4, ("a", 5), 1), (6, ("b", 3), -1)]
     kv_log(folder / "rates", changes, kind="collection", upper=[])
