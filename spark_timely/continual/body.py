@@ -34,7 +34,18 @@ from spark_timely.errors import InvalidUsageError, TimelyInternalError, describe
 if TYPE_CHECKING:
     from sqlglot import exp
 
-__all__ = ["OUTPUT", "Place", "SqlBody", "Statement", "at_time", "check_aliases", "retain_body", "transform_body"]
+__all__ = [
+    "OUTPUT",
+    "Place",
+    "SqlBody",
+    "Statement",
+    "at_time",
+    "check_aliases",
+    "checked_condition",
+    "retain_body",
+    "transform_body",
+    "unknown_functions",
+]
 
 OUTPUT: Final = "output"
 """The alias of the task's own output."""
@@ -334,24 +345,26 @@ class SqlBody:
         """Whether any statement reads the task's output; a delete does."""
         return any(OUTPUT in each.reads for each in self.statements)
 
-    def unknown_functions(self, builtin: Collection[str], declared: Collection[str]) -> tuple[str, ...]:
-        """Return the functions that are neither built into Spark nor declared, in lower case, sorted.
 
-        Parameters
-        ----------
-        builtin : collection of str
-            What this Spark has built in.
-        declared : collection of str
-            What the user says always returns the same.
+def unknown_functions(called: Collection[str], builtin: Collection[str], declared: Collection[str]) -> tuple[str, ...]:
+    """Return the functions that are neither built into Spark nor declared, in lower case, sorted.
 
-        Examples
-        --------
-        >>> body = SqlBody.parse("SELECT f(sum(id)) FROM orders", task="t", inputs=["orders"], references=[])
-        >>> body.unknown_functions(["sum"], [])
-        ('f',)
-        """
-        known = {name.lower() for name in [*builtin, *declared]}
-        return tuple(name for name in self.functions if name not in known)
+    Parameters
+    ----------
+    called : collection of str
+        In lower case: of a body, or of conditions.
+    builtin : collection of str
+        What this Spark has built in.
+    declared : collection of str
+        What the user says always returns the same.
+
+    Examples
+    --------
+    >>> unknown_functions(["sum", "f"], ["sum"], [])
+    ('f',)
+    """
+    known = {name.lower() for name in [*builtin, *declared]}
+    return tuple(sorted(name for name in called if name not in known))
 
 
 def check_aliases(task: str, inputs: Sequence[str], references: Sequence[str]) -> None:
@@ -454,6 +467,41 @@ DELETE FROM output WHERE (day > :time - 30) IS NOT TRUE'
         f"INSERT INTO {OUTPUT} SELECT * FROM {input} WHERE ({condition}) IS TRUE; "
         f"DELETE FROM {OUTPUT} WHERE ({condition}) IS NOT TRUE"
     )
+
+
+def checked_condition(condition: str, *, task: str, name: str) -> tuple[str, tuple[str, ...]]:
+    """Return a condition on rows without what surrounds it, and the functions that it calls.
+
+    What is refused in a body is refused here too; so is what looks at other rows than the one that is judged.
+
+    Parameters
+    ----------
+    condition : str
+        SQL, as after WHERE; ``:time`` is the time.
+    task, name : str
+        Of the task and of the condition, for errors.
+
+    Raises
+    ------
+    InvalidUsageError
+        If it is no condition on one row that gives the same whenever it is asked.
+
+    Examples
+    --------
+    >>> checked_condition("amount > abs(-1) -- always", task="t", name="positive")
+    ('amount > abs(-1)', ('abs',))
+    """
+    attempt = f"could not begin task {task!r}"
+    text = _whole(condition, f"{attempt}: expectation {name!r}", "a condition", "write one condition, as after WHERE")
+    body = SqlBody.parse(f"SELECT * FROM judged WHERE ({text})", task=task, inputs=["judged"], references=[])
+    words = [token.word for token in _scanned(text, attempt)]
+    other = (
+        "a query" if len(body.statements[0].places) != 1 or "select" in words else "over" if "over" in words else None
+    )
+    if other is not None:
+        msg = f"{attempt}: found {other} in expectation {name!r}: {shown(text)}"
+        raise InvalidUsageError(msg, hint="say something of the one row that is judged; join or count in the body")
+    return text, body.functions
 
 
 def transform_body(query: str) -> str:

@@ -33,6 +33,7 @@ from pyspark.errors import (
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BinaryType,
+    BooleanType,
     DataType,
     DateType,
     NullType,
@@ -44,8 +45,17 @@ from pyspark.sql.types import (
 
 from spark_timely.continual.body import SqlBody, at_time
 from spark_timely.continual.plan import Expectation, SourcePlan, StepPlan, StepResult
+from spark_timely.dataflow.engine.steps import is_cancelled
 from spark_timely.dataflow.views import time_value
-from spark_timely.errors import InvalidUsageError, OperatorError, SchemaMismatchError, StorageError, described, shown
+from spark_timely.errors import (
+    InvalidUsageError,
+    OperatorError,
+    SchemaMismatchError,
+    StorageError,
+    TimelyError,
+    described,
+    shown,
+)
 from spark_timely.log.files.format import conform
 from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.spark.base.schema import arrow_schema, spark_schema
@@ -163,7 +173,25 @@ class FunctionBody:
         references |= {name: output for name in self.references if name in own_names and output is not None}
         given = (inputs, references, time, output) if self.reads_output else (inputs, references, time)
         made = self.function(*given)
-        return made if isinstance(made, Changes) else Changes(insert=made)
+        if isinstance(made, Changes):
+            return made
+        if not hasattr(made, "mapInArrow"):  # of DataFrames, classic and Connect
+            msg = f"could not run the function of a task: found {shown(made)} in place of a DataFrame"
+            raise InvalidUsageError(msg, hint="return a DataFrame, or Changes; Changes() if nothing changes")
+        return Changes(insert=made)
+
+
+_FAMILIES: Final = (
+    "spark.sql.ansi.",
+    "spark.sql.csv.",
+    "spark.sql.function.",
+    "spark.sql.json.",
+    "spark.sql.jsonGenerator.",
+    "spark.sql.legacy.",
+    "spark.sql.parser.",
+    "spark.sql.variant.",
+)
+"""Names that begin so change answers too. What a session sets of them is recorded; what it sets later, no step has."""
 
 
 @dataclass
@@ -173,38 +201,43 @@ class SessionSettings:
     Attributes
     ----------
     spark : pyspark.sql.SparkSession
-    found : dict of str to str
-        What was there, of those that anybody asked for: nobody else changes the session of a query.
     """
 
     spark: SparkSession
-    found: dict[str, str | None] = field(default_factory=dict)
+    # What the session sets, and what counts, of settings that anybody asked for: nobody else changes such a session.
+    _given: dict[str, str] | None = None
+    _counts: dict[str, str | None] = field(default_factory=dict)
 
     @contextmanager
     def under(self, settings: Mapping[str, str], task: str) -> Iterator[None]:
-        """Let a session have some settings.
+        """Let a session have some settings, and none of `_FAMILIES` beside them.
 
         Raises
         ------
         InvalidUsageError
             If it cannot have one of them.
         """
+        if self._given is None:
+            self._given = {str(name): str(value) for name, value in self.spark.conf.getAll.items()}
         changed: list[str] = []
         try:
-            for name, value in settings.items():  # one turn per setting
-                if name not in self.found:
-                    self.found[name] = self.spark.conf.get(name, None)
-                if self.found[name] != value:
-                    self._set(name, value, task)
+            for name in self._given:  # one turn per setting of the session
+                if name.startswith(_FAMILIES) and name not in settings:
                     changed.append(name)
+                    self.spark.conf.unset(name)
+            for name, value in settings.items():  # one turn per setting
+                if name not in self._counts:
+                    self._counts[name] = _setting(self.spark, name)
+                if self._counts[name] != value:
+                    changed.append(name)
+                    self._set(name, value, task)
             yield
         finally:
             for name in changed:  # one turn per setting that differs
-                before = self.found[name]
-                if before is None:
-                    self.spark.conf.unset(name)
+                if name in self._given:
+                    self.spark.conf.set(name, self._given[name])
                 else:
-                    self.spark.conf.set(name, before)
+                    self.spark.conf.unset(name)
 
     def _set(self, name: str, value: str, task: str) -> None:
         try:
@@ -217,9 +250,18 @@ class SessionSettings:
 
 
 def found_settings(spark: SparkSession) -> dict[str, str]:
-    """Return what a session says of the settings that answers depend on."""
-    found = {name: spark.conf.get(name, None) for name in SETTINGS}
-    return {name: str(value) for name, value in found.items() if value is not None}
+    """Return what counts in a session of the settings that answers depend on."""
+    given = sorted(str(name) for name in spark.conf.getAll if str(name).startswith(_FAMILIES))
+    found = {name: _setting(spark, name) for name in (*SETTINGS, *given)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _setting(spark: SparkSession, name: str) -> str | None:
+    """Return what counts of a setting, Spark's default too; None of one that this Spark does not know."""
+    try:
+        return spark.conf.get(name)
+    except PySparkException:
+        return None
 
 
 def frame_of(spark: SparkSession, source: SourcePlan, views: StepViews) -> DataFrame:
@@ -349,14 +391,20 @@ class SparkBodies:
         with self._settings.under(plan.settings, plan.task), StepViews(self._spark) as views:
             try:
                 return _written(self.changes(plan, views), plan)
-            except PySparkException as error:
-                if not _is_of_body(error):
-                    raise
-                return StepResult(error=_named(error, plan))
             except OperatorError as error:
                 return StepResult(error=error)
             except (InvalidUsageError, SchemaMismatchError) as error:
                 return StepResult(error=_operator_error(plan, error.message, error.hint))
+            except TimelyError:
+                raise
+            except Exception as error:  # Spark's, or what its Python leaves as Java says it
+                if is_cancelled(error):
+                    raise
+                if _is_of_storage(str(error)):
+                    raise _gone(error, plan) from error
+                if not isinstance(error, PySparkException) or not _is_of_body(error):
+                    raise
+                return StepResult(error=_named(error, plan))
 
     def preview(self, plan: StepPlan) -> DataFrame:
         """Return what a step gives, with the time in front; computed once, here."""
@@ -394,6 +442,17 @@ class SparkBodies:
             return self._called(self._body, plan, frames, own)
         return self._statements(self._body, plan, frames, own, views, once=once)
 
+    def check(self, plan: StepPlan, views: StepViews) -> None:
+        """Have the body and what is expected of its rows analysed; `plan` has empty sources."""
+        changes = self.changes(plan, views, once=False)
+        conditions = [F.expr(each) for each in _conditions(plan)]
+        found = changes.select(*conditions).schema if conditions else changes.schema
+        for expectation, condition in zip(plan.expectations, found, strict=False):  # none of either without the other
+            if not isinstance(condition.dataType, BooleanType):
+                kind = condition.dataType.simpleString()
+                msg = f"could not start task {plan.task!r}: found expectation {expectation.name!r} of type {kind!r}"
+                raise InvalidUsageError(msg, hint="write a condition: it is true or false")
+
     def columns(self, plan: StepPlan, views: StepViews) -> pa.Schema:
         """Return the columns of what a body gives that nobody has declared; `plan` has empty sources, and no output.
 
@@ -407,7 +466,7 @@ class SparkBodies:
             try:
                 at = time_value(plan.form.domain, (plan.time,))
                 inserted = self._body.call(frames, at, None, self._own_names).insert
-            except PySparkException:
+            except (PySparkException, InvalidUsageError):
                 raise
             except Exception as error:
                 msg = (
@@ -433,7 +492,7 @@ class SparkBodies:
     ) -> DataFrame:
         try:
             changes = body.call(frames, time_value(plan.form.domain, (plan.time,)), own, self._own_names)
-        except PySparkException:
+        except (PySparkException, InvalidUsageError):
             raise
         except Exception as error:
             raise _named(error, plan) from error
@@ -659,16 +718,19 @@ def _no_deletes(plan: StepPlan) -> InvalidUsageError:
 def _named(error: Exception, plan: StepPlan) -> OperatorError:
     """Return the error of a body, with the time at which it failed."""
     line = str(error).strip().partition("\n")[0]
-    if _is_of_storage(str(error)):
-        msg = f"could not run task {plan.task!r} at {plan.where}: {line}"
-        raise StorageError(
-            msg,
-            hint="wait: where a vacuum took a file that was merged before, the step is planned again; if the error"
-            " stays, restore the log's files",
-            context={"operator": plan.task},
-        ) from error
     found = f"could not run task {plan.task!r} at {plan.where}: {type(error).__name__}: {line}"
     return _operator_error(plan, found, "correct the body, or the data; nothing of this time was written")
+
+
+def _gone(error: Exception, plan: StepPlan) -> StorageError:
+    """Return the error for files that are not there any more: the step is planned again."""
+    named = [each for each in str(error).splitlines() if _is_of_storage(each)]
+    return StorageError(
+        f"could not run task {plan.task!r} at {plan.where}: {shown(named[0].strip())}",
+        hint="wait: where a vacuum took a file that was merged before, the step is planned again; if the error stays,"
+        " restore the log's files",
+        context={"operator": plan.task},
+    )
 
 
 def _operator_error(plan: StepPlan, message: str, hint: str | None) -> OperatorError:
@@ -701,7 +763,7 @@ def _written(changes: DataFrame, plan: StepPlan) -> StepResult:
     form, collection = plan.form, plan.form.kind == "collection"
     names = form.payload.names
     diffs = [F.col(DIFF)] if collection else []
-    met = [F.coalesce(F.expr(each.condition), F.lit(False)) for each in plan.expectations]  # noqa: FBT003
+    met = _met(plan)
     chosen = changes
     if met or diffs:
         chosen = chosen.select(*map(quoted, names), *diffs, *(each.alias(f"_met_{n}") for n, each in enumerate(met)))
@@ -734,6 +796,17 @@ def _written(changes: DataFrame, plan: StepPlan) -> StepResult:
     return StepResult(files, None if failed is None else _unmet(failed, unmet[failed.name], plan), unmet)
 
 
+def _met(plan: StepPlan) -> list[Column]:
+    """Return which expectations a row meets. Rows that are taken away were there: nothing is expected of them."""
+    comes = f"WHEN {DIFF} < 0 THEN true " if plan.form.kind == "collection" else ""
+    return [F.expr(f"coalesce(CASE {comes}WHEN {each} THEN true END, false)") for each in _conditions(plan)]
+
+
+def _conditions(plan: StepPlan) -> list[str]:
+    literal = time_sql(plan.form.domain, plan.time)
+    return [at_time(f"({each.condition})", literal) for each in plan.expectations]
+
+
 def _in_chunks(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
     """Give the rows of a partition in tables of bounded size; none where there is none."""
     held: list[pa.Table] = []
@@ -756,9 +829,6 @@ def _write_chunk(table: pa.Table, plan: StepPlan, part: _Part) -> None:
     kept = np.ones(table.num_rows, np.bool_)
     for number, expectation in enumerate(plan.expectations):  # one turn per expectation
         met = np.asarray(table.column(f"_met_{number}").to_numpy(zero_copy_only=False), np.bool_)
-        # Rows that are taken away were there: what is expected is expected of those that come.
-        if form.kind == "collection":
-            met |= np.asarray(table.column(DIFF).to_numpy(), np.int64) < 0
         wrong = kept & ~met
         n = int(wrong.sum())
         if n:

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from spark_timely.continual.body import OUTPUT, SqlBody, check_aliases, retain_body, transform_body
+from spark_timely.continual.body import (
+    OUTPUT,
+    SqlBody,
+    check_aliases,
+    checked_condition,
+    retain_body,
+    transform_body,
+    unknown_functions,
+)
 from spark_timely.continual.engine import AsOf, TaskEngine, TaskPlan, check_roles, consumer_of, held_back_by
 from spark_timely.continual.plan import Expectation, Shown, SourcePlan, StepPlan, TaskSource
 from spark_timely.dataflow.body import Body
@@ -228,6 +236,7 @@ class ContinualTask(Dataflow):
         self.leaves = leaves
         self.storage.setdefault(path, self._options(name, path, credential, storage_options))
         self._keep_name(path, credential, storage_options)
+        self._expected_functions: set[str] = set()
         self.plan = TaskPlan(
             name,
             tuple(sources),
@@ -325,7 +334,11 @@ class ContinualTask(Dataflow):
             return "earliest"
         if given == "latest":
             return "latest"
-        (at,) = self.leaves[0].domain.parse_time(given)
+        domain = self.leaves[0].domain
+        (at,) = domain.parse_time(given)
+        if domain.successor((at,)) is None:
+            msg = f"{self._attempt}: found as_of={shown(given)}, after which there is no time"
+            raise InvalidUsageError(msg, hint="begin at an earlier time: the task writes after it")
         return at
 
     def _expectations(self, given: Mapping[str, str | tuple[str, str]] | None) -> tuple[Expectation, ...]:
@@ -337,7 +350,9 @@ class ContinualTask(Dataflow):
                 raise InvalidUsageError(
                     msg, hint="give a condition in SQL, or (condition, 'fail' | 'drop' | 'dead_letter')"
                 )
-            found.append(Expectation(str(name), condition, otherwise))  # type: ignore[arg-type]
+            text, functions = checked_condition(condition, task=self.name, name=str(name))
+            self._expected_functions.update(functions)
+            found.append(Expectation(str(name), text, otherwise))  # type: ignore[arg-type]
         return tuple(found)
 
     @property
@@ -463,9 +478,10 @@ class ContinualTask(Dataflow):
         return None if task is None else dict(task.settings)
 
     def _check_functions(self, spark: SparkSession) -> None:
-        if not isinstance(self._body, SqlBody) or not self._body.functions:
+        called = set(self._body.functions if isinstance(self._body, SqlBody) else ()) | self._expected_functions
+        if not called:
             return
-        unknown = self._body.unknown_functions(_built_in(spark), self._functions)
+        unknown = unknown_functions(called, _built_in(spark), self._functions)
         if unknown:
             msg = f"could not start task {self.name!r}: found function {unknown[0]!r}, which is none of Spark's"
             raise InvalidUsageError(
@@ -481,7 +497,7 @@ class ContinualTask(Dataflow):
             with StepViews(spark) as views:
                 found = bodies.columns(_empty_plan(self, None), views) if wanted is None else wanted
             with StepViews(spark) as views:
-                bodies.changes(_empty_plan(self, found), views, once=False).schema  # noqa: B018 - Connect analyses it now
+                bodies.check(_empty_plan(self, found), views)
         except PySparkException as error:
             line = str(error).strip().partition("\n")[0]
             msg = f"could not start task {self.name!r}: found a body that Spark refuses: {line}"
@@ -700,6 +716,11 @@ def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name.strip():
         msg = f"could not begin a task: found name={shown(name)}"
         raise InvalidUsageError(msg, hint="give it a name, the same whenever it is started")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        msg = f"could not begin a task: found name={shown(name)}, which is no text in UTF-8"
+        raise InvalidUsageError(msg, hint="give it another name") from error
 
 
 _BUILT_IN: dict[str, frozenset[str]] = {}
@@ -728,4 +749,6 @@ def _empty_plan(task: ContinualTask, schema: pa.Schema | None) -> StepPlan:
     own = None
     if schema is not None and task.plan.reads_output:
         own = SourcePlan(OUTPUT, "contents", task.output, kind, domain, form.payload, storage, (), None, None)
-    return StepPlan(task.name, domain.minimum[0], sources, own, form, storage, "main", 0, "")
+    return StepPlan(
+        task.name, domain.minimum[0], sources, own, form, storage, "main", 0, "", expectations=task.plan.expectations
+    )

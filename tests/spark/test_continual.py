@@ -507,3 +507,53 @@ def test_what_cannot_be_cast_is_not_tried_again(spark: SparkSession, tmp_path: P
     assert state.note.output is not None
     assert state.note.output.failure is not None
     assert state.note.output.failure.kind == "OperatorError"
+
+
+def test_start_has_the_settings_of_the_first_one(spark: SparkSession, tmp_path: Path) -> None:
+    """What a session sets later changes nothing: not what is known by name, not what begins as what changes answers."""
+    log = kv_log(tmp_path / "in", at_times({1: [("a", 1)], 2: [("b", 2)]}), upper=[2])
+    other = {"spark.sql.caseSensitive": "true", "spark.sql.parser.escapedStringLiterals": "true"}
+    body = r"SELECT K, length('\\n') AS n FROM i"
+
+    def task() -> st.ContinualTask:
+        return st.ContinualTask("settings", inputs={"i": log}, output=tmp_path / "out", body=body)
+
+    run(spark, task())
+    st.open_log(log).close()
+    before = {name: spark.conf.get(name, None) for name in other}
+    try:
+        for name, value in other.items():
+            spark.conf.set(name, value)
+        assert task().compare(spark) == []
+        run(spark, task())
+        assert {name: spark.conf.get(name) for name in other} == other
+    finally:
+        for name, value in before.items():
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+    assert messages(tmp_path / "out") == Counter({(1, "a", 2): 1, (2, "b", 2): 1})
+
+
+def test_expectations_are_analysed_at_the_start(spark: SparkSession, tmp_path: Path) -> None:
+    log = kv_log(tmp_path / "in", at_times({1: [("a", 1)]}))
+    for condition, found in (
+        ("nonesuch > 1", "nonesuch"),
+        ("n + 1", "'some' of type 'bigint'"),
+        ("my_f(n) > 1", "'my_f'"),
+    ):
+        expect = {"some": condition}
+        task = st.ContinualTask("t", inputs={"i": log}, output=tmp_path / "out", body="SELECT * FROM i", expect=expect)
+        with pytest.raises(InvalidUsageError, match=found):
+            run(spark, task)
+    assert not (tmp_path / "out").exists()
+
+
+def test_function_that_returns_nothing_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    log = kv_log(tmp_path / "in", at_times({1: [("a", 1)]}))
+
+    def forgotten(inputs: Mapping[str, Any], references: Mapping[str, Any], time: int) -> None:
+        inputs["i"].where("n > 0")
+
+    body: Any = forgotten
+    task = st.ContinualTask("t", inputs={"i": log}, output=tmp_path / "out", body=body, version="1", schema=KV)
+    with pytest.raises(InvalidUsageError, match="found None in place of a DataFrame"):
+        run(spark, task)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from spark_timely.continual.body import SqlBody, at_time, check_aliases, retain_body, transform_body
+from spark_timely.continual.body import (
+    SqlBody,
+    at_time,
+    check_aliases,
+    checked_condition,
+    retain_body,
+    transform_body,
+    unknown_functions,
+)
 from spark_timely.errors import InvalidUsageError, TimelyInternalError
 
 INPUTS = ["orders", "items"]
@@ -476,8 +484,8 @@ def test_functions_are_named_once(text: str, functions: tuple[str, ...]) -> None
 
 def test_unknown_functions_are_neither_built_in_nor_declared() -> None:
     body = parse("SELECT sum(a), my_f(b), Other(c) FROM orders")
-    assert body.unknown_functions({"sum", "max"}, []) == ("my_f", "other")
-    assert body.unknown_functions({"SUM"}, ["My_F"]) == ("other",)
+    assert unknown_functions(body.functions, {"sum", "max"}, []) == ("my_f", "other")
+    assert unknown_functions(body.functions, {"SUM"}, ["My_F"]) == ("other",)
 
 
 # Identity ------------------------------------------------------------------------------------------------
@@ -561,3 +569,27 @@ def test_transform_inserts_what_the_query_returns() -> None:
 def test_transform_of_what_is_no_query_is_refused(query: str) -> None:
     with pytest.raises(InvalidUsageError, match="could not transform"):
         transform_body(query)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        *("rand() > 2", "uuid() IS NULL", "at < now()", "at < current_timestamp", "current_user() = 'a'"),
+        *("java_method('java.lang.System', 'currentTimeMillis') > '1'", "n IN (SELECT id FROM allowed)", "${x} = 1"),
+        *(
+            "EXISTS (SELECT 1 FROM parquet.`/tmp/nope`)",
+            "EXISTS (SELECT 1 FROM judged)",
+            "count(*) OVER () < 2",
+            "n > 1; n",
+        ),
+        *("n > 1) OR (n < 2", "", "-- nothing"),
+    ],
+)
+def test_condition_that_sees_more_than_its_row_is_refused(condition: str) -> None:
+    with pytest.raises(InvalidUsageError):
+        checked_condition(condition, task="t", name="some")
+
+
+def test_condition_may_call_functions_and_have_the_time() -> None:
+    found = checked_condition(" n > my_f(k) AND day > :time - 30 -- or so", task="t", name="some")
+    assert found == ("n > my_f(k) AND day > :time - 30", ("my_f",))
