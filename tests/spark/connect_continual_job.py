@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_timely as st
+from tests.faults.harness import long_lane
 
 KV = pa.schema([("k", pa.string()), ("n", pa.int64())])
 
@@ -98,8 +99,29 @@ def enrich(spark: SparkSession, folder: Path) -> None:
     assert tasks[0].start(spark, trigger="availableNow", beside=tasks[1:]).await_termination(300)
 
 
+def many_steps(spark: SparkSession, folder: Path, n: int) -> None:
+    """Run two tasks with one alias over different logs, beside a user's view of that name, over many times."""
+    folder.mkdir(parents=True, exist_ok=True)
+    logs = {name: kv_log(folder / name, [(t, (name, t), 1) for t in range(n)], upper=[n]) for name in "ab"}
+    spark.sql("SELECT 'mine' AS k, -1 AS n").createOrReplaceTempView("i")
+    before = {table.name for table in spark.catalog.listTables()}
+    one, other = (
+        st.ContinualTask(name, inputs={"i": log}, output=folder / f"out {name}", body="SELECT k, n FROM i")
+        for name, log in logs.items()
+    )
+    try:
+        assert one.start(spark, trigger="availableNow", beside=[other]).await_termination(3000)
+        assert {table.name for table in spark.catalog.listTables()} == before
+        assert [tuple(row) for row in spark.table("i").collect()] == [("mine", -1)]
+    finally:
+        spark.catalog.dropTempView("i")
+    for name in logs:
+        assert messages(folder / f"out {name}") == Counter({(t, name, t): 1 for t in range(n)})
+
+
 def main(spark: SparkSession, folder: Path) -> dict[str, object]:
     """Run the tasks; return which views are left."""
     write_orders(folder)
     enrich(spark, folder)
+    many_steps(spark, folder / "many", 1000 if long_lane() else 3)
     return {"views": [table.name for table in spark.catalog.listTables()]}

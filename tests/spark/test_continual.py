@@ -29,8 +29,8 @@ from tests.faults.harness import long_lane
 from tests.oracles.continual import Row, Seen, statements
 from tests.property import test_continual as histories
 from tests.property.test_continual import Case, World
-from tests.spark.connect import ConnectJobs
-from tests.spark.connect_continual_job import KV, contents, enrich, kv_log, messages, updates, write_orders
+from tests.spark.connect import JOB_DEADLINE_S, ConnectJobs
+from tests.spark.connect_continual_job import KV, contents, enrich, kv_log, many_steps, messages, updates, write_orders
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -482,7 +482,9 @@ def test_through_connect_the_logs_are_equal(spark: SparkSession, tmp_path: Path)
     jobs = ConnectJobs(tmp_path / "jobs")
     (tmp_path / "jobs").mkdir()
     try:
-        found = jobs.run("connect_continual_job", tmp_path / "connect")
+        found = jobs.run(
+            "connect_continual_job", tmp_path / "connect", deadline_s=3000 if long_lane() else JOB_DEADLINE_S
+        )
     finally:
         jobs.close()
     assert found["views"] == []
@@ -557,3 +559,7 @@ def test_function_that_returns_nothing_is_refused(spark: SparkSession, tmp_path:
     task = st.ContinualTask("t", inputs={"i": log}, output=tmp_path / "out", body=body, version="1", schema=KV)
     with pytest.raises(InvalidUsageError, match="found None in place of a DataFrame"):
         run(spark, task)
+
+
+def test_many_steps_leave_no_view_and_mix_no_row(spark: SparkSession, tmp_path: Path) -> None:
+    many_steps(spark, tmp_path, 1000 if long_lane() else 8)
