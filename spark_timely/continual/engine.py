@@ -33,12 +33,11 @@ from spark_timely.continual.sources import takes_snapshot
 from spark_timely.dataflow.engine.inputs import Inputs
 from spark_timely.dataflow.engine.outputs import Outputs, note_of, passes
 from spark_timely.dataflow.engine.steps import Appended, Retained, is_cancelled
-from spark_timely.dataflow.logs import least_time
+from spark_timely.dataflow.logs import least_time, refreshed
 from spark_timely.errors import (
     DataLossError,
     InvalidUsageError,
     LogMissingError,
-    RolledBackError,
     SinceViolationError,
     TimelyError,
     shown,
@@ -296,14 +295,14 @@ class TaskEngine:
     def _look(self) -> _Look | None:
         """Read the output, then the sources; None where the task may not continue."""
         sink = self._sink
-        states = self._outputs.states(self._refreshed([sink.path]))
+        states = self._outputs.states(refreshed(self._logs, [sink.path]))
         state = self._state = states.get(sink)
         if state is None or self.dropped or sink in self._outputs.failures:
             return None
         fresh = not self._pinned or not self._frontiers
         if fresh:
             paths = list(dict.fromkeys(source.path for source in self.plan.sources))
-            for path, error in self._refreshed(paths).items():  # one turn at most
+            for path, error in refreshed(self._logs, paths).items():  # one turn at most
                 self._failed(state, self._missing(path, error))
                 return None
             self._frontiers = {path: self._logs[path].frontier() for path in paths}
@@ -322,23 +321,6 @@ class TaskEngine:
         for source in sources:  # one turn per source
             found = found.meet(self._frontiers[source.path])
         return found
-
-    def _refreshed(self, paths: Iterable[str]) -> dict[str, Exception]:
-        broken: dict[str, Exception] = {}
-        for path in paths:  # one turn per log
-            log = self._logs[path]
-            try:
-                try:
-                    log.refresh()
-                    log.frontier()
-                except RolledBackError:
-                    # What was read of it is in the output's note, which judges it.
-                    log.begin_anew()
-                    log.refresh()
-                    log.frontier()
-            except TimelyError as error:
-                broken[path] = error
-        return broken
 
     def _missing(self, path: str, error: Exception) -> Exception:
         if not isinstance(error, LogMissingError):

@@ -27,7 +27,9 @@ from spark_timely.errors import (
     LogMissingError,
     NotBeyondError,
     OwnershipError,
+    RolledBackError,
     SchemaMismatchError,
+    TimelyError,
     shown,
 )
 from spark_timely.log import Log
@@ -37,9 +39,9 @@ from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.urls import identity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Sink", "least_time", "open_logs"]
+__all__ = ["Sink", "least_time", "open_logs", "refreshed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +139,25 @@ def open_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> d
     for sink in sinks:  # one turn per output
         _open_stream(logs[sink.path], sink)
     return logs
+
+
+def refreshed(logs: Mapping[str, Log], paths: Iterable[str]) -> dict[str, Exception]:
+    """Take notice of what others did to logs; return those where that failed, with the error."""
+    broken: dict[str, Exception] = {}
+    for path in paths:  # one turn per log
+        log = logs[path]
+        try:
+            try:
+                log.refresh()
+                log.frontier()
+            except RolledBackError:
+                # What was read of it is in the notes of the outputs: they judge, also after a restart.
+                log.begin_anew()
+                log.refresh()
+                log.frontier()
+        except TimelyError as error:
+            broken[path] = error
+    return broken
 
 
 def _check_paths(sinks: Sequence[Sink], logs: Mapping[str, Log], storage: Mapping[str, dict[str, str]]) -> None:

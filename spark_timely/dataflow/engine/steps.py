@@ -30,7 +30,7 @@ import math
 import re
 import time as monotonic
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -44,10 +44,10 @@ from spark_timely.dataflow.engine.inputs import Inputs, other_log
 from spark_timely.dataflow.engine.outputs import Outputs, note_of, passes
 from spark_timely.dataflow.engine.tasks import Before, OutputPlan, Task, TaskResult
 from spark_timely.dataflow.engine.tracking import Tracking
-from spark_timely.dataflow.logs import Sink, least_time, open_logs
+from spark_timely.dataflow.logs import Sink, least_time, open_logs, refreshed
 from spark_timely.dataflow.remembered import Look, looks_of, remembers
 from spark_timely.dataflow.views import Replay, leaves_of
-from spark_timely.errors import DataLossError, LogMissingError, RolledBackError, SinceViolationError, TimelyError
+from spark_timely.errors import DataLossError, LogMissingError, SinceViolationError, TimelyError
 from spark_timely.log import Log
 from spark_timely.log.commit import discard_job, discard_refused
 from spark_timely.log.files.parquet import new_job
@@ -465,11 +465,11 @@ class Engine:
 
         What another copy wrote was made from no more than what is found so.
         """
-        broken = self._refreshed({sink.path: None for sink in self._sinks})
+        broken = refreshed(self._logs, {sink.path: None for sink in self._sinks})
         self._states = self._outputs.states(broken)
         for sink, state in self._states.items():  # one turn per output
             self._forget_before(sink, state)
-        broken = self._refreshed(inputs)
+        broken = refreshed(self._logs, inputs)
         frontiers = {path: self._logs[path].frontier() for path in self._inputs if path not in broken}
         uppers = {sink: state.frontier for sink, state in self._states.items()}
         refused = self._tracking.update(uppers, frontiers)
@@ -482,24 +482,6 @@ class Engine:
                 found = found or error
             if found is not None:
                 self._outputs.fail(sink, self._states.get(sink), found)
-
-    def _refreshed(self, paths: Iterable[str]) -> dict[str, Exception]:
-        """Take notice of what others did to logs; return those where that failed."""
-        broken: dict[str, Exception] = {}
-        for path in paths:  # one turn per log
-            log = self._logs[path]
-            try:
-                try:
-                    log.refresh()
-                    log.frontier()
-                except RolledBackError:
-                    # What was read of it is in the notes of the outputs: they judge, also after a restart.
-                    log.begin_anew()
-                    log.refresh()
-                    log.frontier()
-            except TimelyError as error:
-                broken[path] = error
-        return broken
 
     def _missing(self, sink: Sink, path: str, error: Exception) -> Exception:
         """Return what is to be said of an input that is gone: another log may be in its place."""
