@@ -560,7 +560,7 @@ class TaskEngine:
             mine = TaskSource("output", self._sink.path, "contents")
             own = self._source_plan(mine, None, time)
         return StepPlan(
-            self.name, time, sources, own, log.format, log.storage, self._sink.stream, look.state.seq + 1, job,
+            self.name, (time,), sources, own, log.format, log.storage, self._sink.stream, look.state.seq + 1, job,
             dict(look.note.settings), self.plan.expectations,
         )  # fmt: skip
 

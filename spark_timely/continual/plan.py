@@ -112,13 +112,14 @@ class SourcePlan:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """A time at which the body is evaluated.
+    """The times at which the body is evaluated: one, or several together.
 
     Attributes
     ----------
     task : str
         Name of the task, for errors.
-    time : int
+    times : tuple of int
+        Sorted, at least one. All write times from the first to the last.
     sources : tuple of SourcePlan
     own : SourcePlan or None
         What the output holds before `time`, where the body reads it.
@@ -137,7 +138,7 @@ class StepPlan:
     """
 
     task: str
-    time: int
+    times: tuple[int, ...]
     sources: tuple[SourcePlan, ...]
     own: SourcePlan | None
     form: LogFormat
@@ -149,9 +150,21 @@ class StepPlan:
     expectations: tuple[Expectation, ...] = ()
 
     @property
+    def time(self) -> int:
+        """The time, where it is one; else the first."""
+        return self.times[0]
+
+    @property
+    def together(self) -> bool:
+        """Whether there are several."""
+        return len(self.times) > 1
+
+    @property
     def where(self) -> str:
-        """The time as people write it."""
-        return f"{self.form.domain.render_time((self.time,))}"
+        """The time as people write it, or the first and the last."""
+        rendered = self.form.domain.render_time
+        first = f"{rendered((self.times[0],))}"
+        return f"{first} to {rendered((self.times[-1],))}" if self.together else first
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +190,7 @@ class Bodies(Protocol):
     """Evaluates bodies, and whatever else looks at rows."""
 
     def run(self, plan: StepPlan, /) -> StepResult:
-        """Evaluate the body at a time, and write what it gives.
+        """Evaluate the body at the times of a step, and write what it gives.
 
         Raises
         ------

@@ -750,5 +750,5 @@ def _empty_plan(task: ContinualTask, schema: pa.Schema | None) -> StepPlan:
     if schema is not None and task.plan.reads_output:
         own = SourcePlan(OUTPUT, "contents", task.output, kind, domain, form.payload, storage, (), None, None)
     return StepPlan(
-        task.name, domain.minimum[0], sources, own, form, storage, "main", 0, "", expectations=task.plan.expectations
+        task.name, (domain.minimum[0],), sources, own, form, storage, "main", 0, "", expectations=task.plan.expectations
     )
