@@ -2,7 +2,7 @@
 
 A task is a sink with a state (`spark_timely.continual.sink`). Its inputs say at which times it writes, its inputs and
 references how far these times are complete, and its output how far it has come. A step evaluates the body at one write
-time, and compares and appends what it gives. Rows never come here.
+time, or at several together where the body allows it, and compares and appends what it gives. Rows never come here.
 
 Invariants
 ----------
@@ -13,6 +13,8 @@ Invariants
 3. The first commit says how the task began; later starts adopt it.
 4. The output moves past a time only when every input has passed it and nothing is to be written there.
 5. Nothing is read that is not retained, unless the log cannot be written to.
+6. What fails at several times together is evaluated again at fewer: only what the body gives at one time alone, rows or
+   an error, is believed of a failure.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from spark_timely.errors import (
     InvalidUsageError,
     LogMissingError,
     SinceViolationError,
+    StorageError,
     TimelyError,
     shown,
 )
@@ -71,6 +74,13 @@ AsOf: TypeAlias = "int | Literal['earliest', 'latest']"
 # How often a task that is read-only asks whether it may write.
 _ASK_S: Final = 1.0
 
+MOST_TIMES: Final = 1000
+"""Write times of a step at most."""
+
+# Of files of inputs that a step of several times reads at most; and of references, times the times that they are
+# multiplied out over.
+_MOST_BYTES: Final = 1 << 30
+
 
 @dataclass(frozen=True)
 class TaskPlan:
@@ -98,6 +108,10 @@ class TaskPlan:
     skips : bool
         Whether times that a log has forgotten are skipped; the note says which.
     expectations : tuple of Expectation
+    together : bool
+        Whether the body is evaluated at several times in one step.
+    spread : frozenset of str
+        References that are multiplied out over the times of such a step, by alias.
     """
 
     name: str
@@ -111,6 +125,8 @@ class TaskPlan:
     read_only: bool = False
     skips: bool = False
     expectations: tuple[Expectation, ...] = ()
+    together: bool = False
+    spread: frozenset[str] = frozenset()
 
     @property
     def inputs(self) -> tuple[TaskSource, ...]:
@@ -119,8 +135,13 @@ class TaskPlan:
 
     @property
     def references(self) -> tuple[TaskSource, ...]:
-        """Sources of which the body sees contents."""
-        return tuple(source for source in self.sources if not source.is_input)
+        """Sources of which the body sees contents as of the time, and which it therefore waits for."""
+        return tuple(source for source in self.sources if source.shown == "contents")
+
+    @property
+    def awaited(self) -> tuple[TaskSource, ...]:
+        """Sources that must have passed a time before it is written."""
+        return self.inputs + self.references
 
 
 def consumer_of(sink: Sink, log_id: str) -> str:
@@ -185,6 +206,8 @@ class TaskEngine:
         Whether a task that began read-only may write by now.
     now : callable
         A clock in seconds that never goes back.
+    most_times : int
+        Write times of a step at most.
     """
 
     def __init__(
@@ -200,9 +223,11 @@ class TaskEngine:
         retain: Callable[[Log, str], Retained] | None = None,
         may_write: Callable[[], bool] = lambda: False,
         now: Callable[[], float] = monotonic.monotonic,
+        most_times: int = MOST_TIMES,
     ) -> None:
         self.name = plan.name
         self.plan = plan
+        self._most_times = self._at_once = most_times if plan.together else 1
         self._sink = sink
         self._bodies = bodies
         self._logs = dict(logs)
@@ -316,6 +341,10 @@ class TaskEngine:
         inputs, references = self._meet(self.plan.inputs), self._meet(self.plan.references)
         return _Look(state, state.frontier, note_of(state, sink).task, inputs, references)
 
+    @property
+    def _awaited_paths(self) -> list[str]:
+        return list(dict.fromkeys(source.path for source in self.plan.awaited))
+
     def _meet(self, sources: Iterable[TaskSource]) -> Antichain:
         found = Antichain.empty(1)
         for source in sources:  # one turn per source
@@ -350,14 +379,36 @@ class TaskEngine:
                 return None
             if write.time is None:
                 return self._append(look, (), write.upper, look.note, {"times": 0})
+            times = self._times_of_step(look, decided, write.time)
             # The output moves at once to where it would have to wait, or be written to again: a commit less.
-            decided.output_progress = write.upper
+            upper = decided.output_progress = Antichain.of(times[-1] + 1)
             after = decided.process()
-            upper = write.upper if after is None or after.time is not None else after.upper
+            upper = upper if after is None or after.time is not None else after.upper
         except (TimelyError, pa.ArrowException, OSError) as error:
             self._failed(state, error)
             return None
-        return self._write(look, write.time, upper, look.note)
+        return self._write(look, times, upper)
+
+    def _times_of_step(self, look: _Look, decided: SinkState[object], first: int) -> tuple[int, ...]:
+        """Return the write times of the next step: one, or as many as may be written together."""
+        assert look.note is not None
+        if self._at_once == 1 or (look.takes_snapshot and first == look.note.as_of):
+            return (first,)
+        times = decided.ready(self._at_once)
+        most = times.shape[0]
+        for source in self.plan.sources:  # one turn per source
+            bounds, room = self._files[source.path]().bounds, _MOST_BYTES
+            if source.is_input:
+                read = np.flatnonzero(~bounds.known | (bounds.maxima[:, 0] >= first))
+                begins = np.where(bounds.known[read], bounds.minima[read, 0], self._least)
+                order = np.argsort(begins)
+                # Of how many bytes the first files are, by where they begin: those up to a time are read for it.
+                sizes = np.concatenate([[0], np.cumsum(bounds.sizes[read][order])])
+                fits = sizes[np.searchsorted(begins[order], times, "right")] <= room
+                most = min(most, int(np.count_nonzero(fits)))
+            elif source.alias in self.plan.spread:
+                most = min(most, room // max(int(bounds.sizes.sum()), 1))
+        return tuple(times[: max(most, 1)].tolist())
 
     def _sink_state(self, look: _Look) -> SinkState[object]:
         """Return the sink as it is now: write times that are known, and how far everything is complete."""
@@ -407,7 +458,7 @@ class TaskEngine:
     def _begins_at(self) -> int | None:
         """Return the time at which the task begins; None: before all times."""
         chosen = self.plan.as_of
-        least = {path: self._readable_from(path) for path in self._frontiers}
+        least = {path: self._readable_from(path) for path in self._awaited_paths}
         floor = max((at for at in least.values() if at is not None), default=None)
         if chosen == "earliest":
             if floor is not None:
@@ -437,14 +488,12 @@ class TaskEngine:
 
     def _latest(self) -> int | None:
         """Return the last time that is complete in all sources; None where there is none."""
-        found = Antichain.empty(1)
-        for frontier in self._frontiers.values():  # one turn per log
-            found = found.meet(frontier)
+        found = self._meet(self.plan.awaited)
         if found.elements:
             ((at,),) = found.elements
             return at - 1 if at > self._domain.minimum[0] else None
         # All are complete: the greatest time of anything.
-        bounds = [self._files[path]().bounds for path in self._frontiers]
+        bounds = [self._files[path]().bounds for path in self._awaited_paths]
         return max((int(each.maxima[each.known].max()) for each in bounds if each.known.any()), default=None)
 
     def _say_skipped(self, as_of: int) -> None:
@@ -517,66 +566,102 @@ class TaskEngine:
 
     # A step -------------------------------------------------------------------------------------------
 
-    def _source_plan(self, source: TaskSource, lower: int | None, stop: int) -> SourcePlan:
+    def _stop_of(self, source: TaskSource) -> int:
+        """Return before which time a log has its newest complete contents."""
+        frontier = self._frontiers[source.path]
+        return frontier.elements[0][0] if frontier.elements else self._most + 1
+
+    def _source_plan(self, source: TaskSource, lower: int | None, stop: int, first: int | None = None) -> SourcePlan:
+        """Return what is to be read of a log; `first` is the first time of the step."""
         log, files = self._logs[source.path], self._files[source.path]()
         chosen = _may_hold(files, lower, stop)
+        later = first is None or bool(_may_hold(files, first + 1, stop).any())
         return SourcePlan(
             source.alias, source.shown, source.path, log.kind, log.domain, log.schema, self._storage_of(source.path),
             tuple(map(str, files.paths[chosen])), lower, None if stop > self._most else stop,
-            int(files.bounds.sizes[chosen].sum()),
+            int(files.bounds.sizes[chosen].sum()), later,
         )  # fmt: skip
 
-    def _write(self, look: _Look, time: int, upper: Antichain, note: TaskNote) -> list[Appended] | None:
+    def _write(self, look: _Look, times: tuple[int, ...], upper: Antichain) -> list[Appended] | None:
+        assert look.note is not None
         state, log, job = look.state, self._logs[self._sink.path], new_job()
-        try:
-            result = self._bodies().run(self._step_plan(look, time, job))
-        except Exception as error:
-            discard_job(log, self._sink.stream, state.seq + 1, job)
-            if is_cancelled(error):
-                raise
-            return self._overtaken_or_failed(state, upper, error)
-        if result.error is not None:
-            discard_refused(log, result.files)
-            return self._overtaken_or_failed(state, upper, result.error)
-        numbers: dict[str, object] = {"times": 1, "rows": {self.name: sum(file.n_rows for file in result.files)}}
+        while True:  # one turn per halving
+            error: Exception | None = None
+            try:
+                result = self._bodies().run(self._step_plan(look, times, job))
+                error = result.error
+                if error is None:
+                    break
+                discard_refused(log, result.files)
+            except Exception as raised:
+                discard_job(log, self._sink.stream, state.seq + 1, job)
+                if is_cancelled(raised):
+                    raise
+                error = raised
+            if len(times) == 1 or isinstance(error, StorageError) or self._is_overtaken(state):
+                return self._overtaken_or_failed(state, upper, error)
+            _log.info("task %r: %d times together failed, half of them follow: %s", self.name, len(times), error)
+            times, job = times[: len(times) // 2], new_job()
+            # What comes next is a write time too: the output moves no further.
+            upper = Antichain.of(times[-1] + 1)
+            self._at_once = len(times)
+        numbers: dict[str, object] = {
+            "times": len(times), "rows": {self.name: sum(file.n_rows for file in result.files)}
+        }  # fmt: skip
+        newest = {each.alias: self._stop_of(each) - 1 for each in self.plan.sources if each.shown == "newest"}
+        if newest:
+            numbers["newest"] = newest
         if result.unmet:
             numbers["unmet"] = dict(result.unmet)
         for name, n in result.unmet.items():  # one turn per expectation
-            _log.warning("task %r: %d rows at %s do not meet %r", self.name, n, self._rendered(time), name)
-        return self._append(look, result.files, upper, note, numbers)
+            _log.warning("task %r: %d rows up to %s do not meet %r", self.name, n, self._rendered(times[-1]), name)
+        done = self._append(look, result.files, upper, look.note, numbers)
+        if done and not done[0].won:
+            # Smaller ones are done sooner: a large one would lose for ever.
+            self._at_once = max(len(times) // 2, 1)
+        elif len(times) == self._at_once:
+            self._at_once = min(2 * self._at_once, self._most_times)
+        return done
 
-    def _step_plan(self, look: _Look, time: int, job: str) -> StepPlan:
+    def _step_plan(self, look: _Look, times: tuple[int, ...], job: str) -> StepPlan:
         assert look.note is not None
-        log = self._logs[self._sink.path]
-        whole = look.takes_snapshot and time == look.note.as_of
+        log, first, last = self._logs[self._sink.path], times[0], times[-1]
+        whole = look.takes_snapshot and first == look.note.as_of
         sources = tuple(
             self._source_plan(
-                source, look.note.forgotten.get(source.alias) if whole or not source.is_input else time, time + 1
+                source,
+                look.note.forgotten.get(source.alias) if whole or not source.is_input else first,
+                self._stop_of(source) if source.shown == "newest" else last + 1,
+                first,
             )
             for source in self.plan.sources
         )
         own = None
         if self.plan.reads_output:
             mine = TaskSource("output", self._sink.path, "contents")
-            own = self._source_plan(mine, None, time)
+            own = self._source_plan(mine, None, first)
         return StepPlan(
-            self.name, (time,), sources, own, log.format, log.storage, self._sink.stream, look.state.seq + 1, job,
+            self.name, times, sources, own, log.format, log.storage, self._sink.stream, look.state.seq + 1, job,
             dict(look.note.settings), self.plan.expectations,
         )  # fmt: skip
 
     def _overtaken_or_failed(self, state: StreamState, upper: Antichain, error: Exception) -> list[Appended] | None:
         """Take a failure for a lost race where the output has moved since: it is decided again."""
+        if self._is_overtaken(state):
+            _log.info("task %r: another replica was first: %s", self.name, error)
+            return self._lost(state, upper)
+        self._failed(state, error)
+        return None
+
+    def _is_overtaken(self, state: StreamState) -> bool:
+        """Whether the output has moved since."""
         log = self._logs[self._sink.path]
         try:
             log.refresh()
             now = log.stream(self._sink.stream)
         except TimelyError:
-            now = None
-        if now is not None and now.frontier != state.frontier:
-            _log.info("task %r: another replica was first: %s", self.name, error)
-            return self._lost(state, upper)
-        self._failed(state, error)
-        return None
+            return False
+        return now is not None and now.frontier != state.frontier
 
     def _lost(self, state: StreamState, upper: Antichain) -> list[Appended]:
         return [Appended(self._sink.name, state.frontier, upper, 0, 0, 1, won=False)]
@@ -618,7 +703,7 @@ class TaskEngine:
             return None
         look = self._begun(look) if look.note is None else look
         write = self._sink_state(look).process()
-        return None if write is None or write.time is None else self._step_plan(look, write.time, new_job())
+        return None if write is None or write.time is None else self._step_plan(look, (write.time,), new_job())
 
     def steps_before(self, most: int) -> list[StepPlan]:
         """Return the last steps that were written, as they would be evaluated now: at most `most`, the newest last.
@@ -629,12 +714,12 @@ class TaskEngine:
         if look is None or look.note is None:
             return []
         least = self._domain.minimum[0]
-        begins = [at for at in map(self._readable_from, self._logs) if at is not None]
+        begins = [at for at in map(self._readable_from, [*self._awaited_paths, self._sink.path]) if at is not None]
         first = max([least, *(at + 1 for at in begins), *([] if look.note.as_of is None else [look.note.as_of + 1])])
         back = replace(look, upper=Antichain.of(first))
         found = [self._write_times(source, back, look.upper) for source in self.plan.inputs]
         times = np.unique(np.concatenate(found))[-most:].tolist()
-        return [self._step_plan(back, int(time), new_job()) for time in times]  # one turn per step
+        return [self._step_plan(back, (int(time),), new_job()) for time in times]  # one turn per step
 
     # What is retained ----------------------------------------------------------------------------------
 
@@ -652,7 +737,8 @@ class TaskEngine:
         needed: dict[str, Antichain] = {}
         for source in sources:  # one turn per source
             log = self._logs[source.path]
-            mine = Antichain.of(max(behind, log.domain.minimum[0]))
+            at_most = self._stop_of(source) - 1 if source.shown == "newest" else behind
+            mine = Antichain.of(max(at_most, log.domain.minimum[0]))
             if source.path != self._sink.path and self._is_whole(source, snapshot=look.takes_snapshot):
                 left = note.forgotten.get(source.alias)
                 mine = log.domain.minimum_frontier if left is None else Antichain.of(left)
@@ -708,7 +794,7 @@ class TaskEngine:
         """Skip all up to the last complete time; the note says so."""
         assert look.note is not None
         found = self._latest()
-        floors = [at for at in map(self._readable_from, self._frontiers) if at is not None]
+        floors = [at for at in map(self._readable_from, self._awaited_paths) if at is not None]
         latest = max([*floors, *([] if found is None else [found])])
         ((at,),) = look.state.frontier.elements
         if latest < at or latest == self._most:
@@ -802,4 +888,4 @@ def held_back_by(plan: TaskPlan, frontiers: Mapping[str, Antichain], time: int) 
     >>> [each.alias for each in held_back_by(plan, {"/a": Antichain.of(9), "/r": Antichain.of(4)}, 5)]
     ['r']
     """
-    return [source for source in plan.sources if frontiers[source.path].less_equal(time)]
+    return [source for source in plan.awaited if frontiers[source.path].less_equal(time)]

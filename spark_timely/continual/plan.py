@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Bodies", "Expectation", "Shown", "SourcePlan", "StepPlan", "StepResult", "TaskSource"]
 
-Shown: TypeAlias = Literal["inserts", "deletes", "contents"]
-"""What a body sees of a log: rows added at a time, rows taken away at it, or what is there as of it."""
+Shown: TypeAlias = Literal["inserts", "deletes", "contents", "newest"]
+"""What a body sees of a log: rows added at a time, rows taken away at it, what is there as of it, or what is there now.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class TaskSource:
     path : str
         Of the log.
     shown : str
-        An input shows inserts or deletes, a reference contents.
+        An input shows inserts or deletes, a reference contents, as of the time or the newest.
     """
 
     alias: str
@@ -49,7 +50,7 @@ class TaskSource:
     @property
     def is_input(self) -> bool:
         """Whether its changes make write times."""
-        return self.shown != "contents"
+        return self.shown in ("inserts", "deletes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,8 @@ class SourcePlan:
         Before which time; None: to the end of all times.
     size_bytes : int
         Of the files.
+    changes : bool
+        Whether the files may have rows at later times than the first of the step.
     """
 
     alias: str
@@ -108,6 +111,7 @@ class SourcePlan:
     lower: int | None
     upper: int | None
     size_bytes: int = 0
+    changes: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,6 +260,43 @@ class SinkState(Generic[Row]):
         self._advance(time)
         return Write(Antichain.of(time + 1), time, tuple(self._due.items()))
 
+    def ready(self, most: int) -> npt.NDArray[np.int64]:
+        """Return the write times whose results are known, sorted: what `process` would write one after another.
+
+        Parameters
+        ----------
+        most : int
+            How many at most, the first ones.
+
+        Returns
+        -------
+        ndarray of int64, shape (n,)
+
+        Raises
+        ------
+        OperatorError
+            As `process`, if the greatest time is the first of them.
+
+        Examples
+        --------
+        >>> state = SinkState(0)
+        >>> state.add_times([2, 5, 9])
+        >>> state.append_times_progress = Antichain.of(10)
+        >>> state.to_append_progress = Antichain.of(6)
+        >>> state.ready(8).tolist()
+        [2, 5]
+        """
+        self._forget()
+        times = self._times.sorted()
+        # Times are sorted: what neither frontier holds back comes first.
+        for frontier in (self.append_times_progress, self.to_append_progress):
+            if not frontier.is_empty:
+                times = times[: np.searchsorted(times, frontier.elements[0][0])]
+        if times.shape[0] and int(times[0]) >= self._greatest:
+            raise _past_the_greatest(int(times[0]), self._greatest)
+        ready: npt.NDArray[np.int64] = times[times < self._greatest][:most]
+        return ready
+
     def _forget(self) -> None:
         """Drop write times before the output's progress, and move pending updates there: what cancels out is gone."""
         if self.output_progress.is_empty:

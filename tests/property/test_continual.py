@@ -171,6 +171,8 @@ class Case:
         What happens, each as likely as it is there.
     snapshot : bool
         Whether the task begins with a snapshot in any case, as of a time.
+    most_times : int
+        Write times of a step at most; 0: drawn.
     """
 
     body: str
@@ -181,6 +183,7 @@ class Case:
     delta: bool = False
     turns: tuple[str, ...] = TURNS
     snapshot: bool = False
+    most_times: int = 0
 
 
 def drawn(rng: random.Random) -> Case:
@@ -442,11 +445,17 @@ class World:
             log.open_stream("main", owner=f"task {name}")
         sink = Sink(name, view, self.paths[name], "main", f"task {name}", replaces)
         logs = {self.paths[log]: handle for log, handle in {**opened, name: self.handle(name)}.items()}
+        # A body that does not read its output may be evaluated at several times in a step.
+        together = not reads_output and (bool(self.case.most_times) or self.rng.random() < 0.7)
         plan = replace(
-            plan, name=name, reads_output=reads_output,
+            plan, name=name, reads_output=reads_output, together=together,
             sources=tuple(TaskSource(each.alias, self.paths[each.log], each.shown) for each in sources),  # type: ignore[arg-type]
         )  # fmt: skip
-        bodies = PythonBodies(of_version(function, version), self.origin)
+        bodies = PythonBodies(
+            of_version(function, version),
+            self.origin,
+            odd_together=not self.case.most_times and self.rng.random() < 0.3,
+        )
         by_path = {path: log for log, path in self.paths.items()}
         engine = TaskEngine(
             plan, sink, logs, files_of=catalog_of, bodies=lambda: bodies, run=str(self.rng.random()),
@@ -454,6 +463,7 @@ class World:
                 partial(self.handle, by_path[log.path]), consumer, MONTH, now=self.retainers_clock
             ),
             may_write=lambda: False, now=self.clock,
+            most_times=self.case.most_times or self.rng.choice([1, 2, 3, 1000]),
         )  # fmt: skip
         if not self.case.delta:
             engine._storages.update({path: log.storage for path, log in logs.items()})  # type: ignore[misc]
@@ -825,9 +835,9 @@ def references_before(patch: pytest.MonkeyPatch) -> None:
     """Contents are those of the time before."""
     found = TaskEngine._source_plan
 
-    def before(self: Any, source: TaskSource, lower: Any, stop: int) -> Any:
+    def before(self: Any, source: TaskSource, lower: Any, stop: int, first: Any = None) -> Any:
         apart = source.shown == "contents" and source.alias != "output"
-        return found(self, source, lower, stop - 1 if apart else stop)
+        return found(self, source, lower, stop - 1 if apart else stop, first)
 
     patch.setattr(TaskEngine, "_source_plan", before)
 
@@ -838,8 +848,8 @@ def own_output_of(added: int) -> Mutant:
     def mutant(patch: pytest.MonkeyPatch) -> None:
         found = TaskEngine._source_plan
 
-        def other(self: Any, source: TaskSource, lower: Any, stop: int) -> Any:
-            return found(self, source, lower, stop + added if source.alias == "output" else stop)
+        def other(self: Any, source: TaskSource, lower: Any, stop: int, first: Any = None) -> Any:
+            return found(self, source, lower, stop + added if source.alias == "output" else stop, first)
 
         patch.setattr(TaskEngine, "_source_plan", other)
 
@@ -891,8 +901,8 @@ def snapshot_at_each_start(patch: pytest.MonkeyPatch) -> None:
     """The first write of a start sees all that the inputs hold."""
     found = TaskEngine._step_plan
 
-    def plan_of(self: Any, look: Any, time: int, job: str) -> StepPlan:
-        plan = found(self, look, time, job)
+    def plan_of(self: Any, look: Any, times: tuple[int, ...], job: str) -> StepPlan:
+        plan, time = found(self, look, times, job), times[0]
         if look.note.snapshot and not self.__dict__.setdefault("_started", False):
             self.__dict__["_started"] = True
             whole = [self._source_plan(s, None if s.shown == "inserts" else time, time + 1) for s in self.plan.inputs]
@@ -911,16 +921,18 @@ def race_unnoticed(patch: pytest.MonkeyPatch) -> None:
     """What a replica has is appended to whatever the output is by now, at the next time that is free."""
     write = TaskEngine._write
 
-    def late(self: Any, look: Any, time: int, upper: Antichain, note: TaskNote) -> Any:
-        found = write(self, look, time, upper, note)
+    def late(self: Any, look: Any, times: tuple[int, ...], upper: Antichain) -> Any:
+        found = write(self, look, times, upper)
         if found is None or found[0].won or self.failures:
             return found
         now = replace(look, state=self._logs[self._sink.path].stream(self._sink.stream))
         if now.state.closed:
             return found
         ((at,),) = now.state.frontier.elements
-        result = self._bodies().run(replace(self._step_plan(look, time, "job"), time=at, seq=now.state.seq + 1))
-        return self._append(now, result.files, Antichain.of(at + 1).join(upper), note, {})
+        result = self._bodies().run(
+            replace(self._step_plan(look, times[:1], "job"), times=(at,), seq=now.state.seq + 1)
+        )
+        return self._append(now, result.files, Antichain.of(at + 1).join(upper), look.note, {})
 
     patch.setattr(TaskEngine, "_write", late)
 
@@ -944,8 +956,8 @@ def deletes_are_inserts(patch: pytest.MonkeyPatch) -> None:
     found = TaskEngine._source_plan
     patch.setattr(
         TaskEngine, "_source_plan",
-        lambda self, source, lower, stop: found(
-            self, replace(source, shown="inserts") if source.shown == "deletes" else source, lower, stop
+        lambda self, source, lower, stop, first=None: found(
+            self, replace(source, shown="inserts") if source.shown == "deletes" else source, lower, stop, first
         ),
     )  # fmt: skip
 
@@ -1010,13 +1022,13 @@ def test_wrong_designs_are_found(mutant: Mutant, case: Case, tmp_path: Path, mon
 # What must be so in each history ----------------------------------------------------------------------
 
 
-def idle(replica: Replica) -> list[bool]:
+def idle(replica: Replica, *, failing: bool = False) -> list[bool]:
     """Let a replica take all steps that are there; return for each of its commits whether it was the first."""
     replica.engine.begin()
     done = []
     while (found := replica.engine.step(no_tasks)) is not None:
         done.append(found[0].won)
-    assert not replica.engine.failures
+    assert bool(replica.engine.failures) == failing
     return done
 
 
@@ -1065,6 +1077,68 @@ def test_each_write_time_is_one_commit(tmp_path: Path) -> None:
     assert replica.bodies.runs == [3, 4, 9, 11]
     assert world.frontier(OUT) == 12
     world.check(idle=replica)
+
+
+def test_many_write_times_are_one_commit_up_to_what_a_reference_has_passed(tmp_path: Path) -> None:
+    world = plain_world(tmp_path, Case("join", WITH_REFERENCE, most_times=3))
+    replica = start(world)
+    rows = [(time, ("a", time), 1) for time in (1, 2, 4, 6, 8, 9)]
+    world.histories["log0"].updates += rows
+    world.append("log0", 0, rows, world.time(20))
+    world.append("log1", 0, [], world.time(9))
+    # Three times, then two; the last one waits for the reference.
+    assert idle(replica)[-2:] == [True, True]
+    assert (replica.bodies.runs, world.frontier(OUT)) == ([1, 2, 4, 6, 8], 9)
+    world.append("log1", 0, [], world.time(10))
+    assert idle(replica) == [True]
+    assert (replica.bodies.runs[5:], world.frontier(OUT)) == ([9], 20)
+    world.check(idle=replica)
+
+
+@pytest.mark.parametrize("wrong", range(1, 9))
+def test_what_fails_together_is_run_in_halves_down_to_the_time_that_fails(wrong: int, tmp_path: Path) -> None:
+    world = plain_world(tmp_path, Case("copy", (STREAM,), most_times=8))
+    replica = start(world)
+    rows = [(time, ("a", time), 1) for time in range(1, 9)]
+    world.histories["log0"].updates += rows
+    world.append("log0", 0, rows, world.time(20))
+    replica.bodies.fails_at.add(wrong)
+    idle(replica, failing=True)
+    (error,) = replica.engine.failures
+    # All before it is written, nothing after it; the error is that of its time alone.
+    assert isinstance(error, OperatorError)
+    assert f" at {replica.engine._rendered(world.time(wrong))}: " in error.message
+    assert sorted(world.found()) == list(range(1, wrong))
+    assert world.frontier(OUT) == (wrong if wrong > 1 else 0)  # nothing moves the output up to its first write
+    assert replica.bodies.runs[-1] == wrong
+    replica.bodies.fails_at.clear()
+    world.check(idle=None)
+    again = start(world)
+    idle(again)
+    assert sorted(world.found()) == list(range(1, 9))
+    world.check(idle=again)
+
+
+def test_a_step_of_many_times_that_lost_is_decided_again_and_smaller(tmp_path: Path) -> None:
+    world = plain_world(tmp_path, Case("copy", (STREAM,), most_times=8))
+    winner, loser = start(world), start(world)
+    idle(winner)
+    rows = [(time, ("a", time), 1) for time in range(1, 9)]
+    world.histories["log0"].updates += rows
+    world.append("log0", 0, rows, world.time(20))
+
+    def overtake() -> None:
+        winner.engine._at_once = 2
+        winner.engine.begin()
+        winner.engine.step(no_tasks)
+
+    loser.bodies.written = once(overtake)
+    assert idle(loser)[:1] == [False]
+    assert winner.bodies.runs == [1, 2]
+    # After eight that lost, four are tried, from where the winner is.
+    assert loser.bodies.runs == [*range(1, 9), 3, 4, 5, 6, 7, 8]
+    assert sorted(world.found()) == list(range(1, 9))
+    world.check(idle=loser)
 
 
 def test_a_reference_alone_makes_no_output(tmp_path: Path) -> None:

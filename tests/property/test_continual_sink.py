@@ -114,6 +114,31 @@ def test_write_times_are_a_sorted_set(given_: list[list[int]], drops: list[int])
         assert state.append_times.tolist() == sorted(known)
 
 
+@settings(examples(100))
+@given(
+    s.lists(s.integers(-5, 30), max_size=12),
+    s.integers(-5, 32),
+    s.tuples(*[s.none() | s.integers(-5, 32)] * 2),
+    s.integers(1, 6),
+)
+def test_what_is_ready_is_what_is_written_one_after_another(
+    times: list[int], begun: int, ends: tuple[int | None, int | None], most: int
+) -> None:
+    def state() -> SinkState[str]:
+        made: SinkState[str] = SinkState(-10)
+        made.add_times(np.array(times, np.int64))
+        made.output_progress = Antichain.of(begun)
+        inputs, references = (Antichain.empty(1) if end is None else Antichain.of(end) for end in ends)
+        made.append_times_progress, made.to_append_progress = inputs, inputs.meet(references)
+        return made
+
+    one_by_one, written = state(), list[int]()
+    while (write := one_by_one.process()) is not None:
+        written += [] if write.time is None else [write.time]
+        one_by_one.output_progress = write.upper
+    assert state().ready(most).tolist() == written[:most]
+
+
 # Replicas over an output that fails ------------------------------------------------------------------
 
 BODIES = {audit: False, enrich: False, whole: False, upsert: True, tally: True}
