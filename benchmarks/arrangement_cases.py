@@ -47,7 +47,7 @@ NOW = {"availableNow": True}
 MANY, FEW, CHANGED = 10_000_000, 100_000, 10_000
 BATCHES = 20
 DEADLINE_S = 120
-WORKER_MB = 1024
+TASK_BYTES = 4 << 20
 KEYS = pa.schema([("k", pa.int64())])
 
 
@@ -69,13 +69,14 @@ class ArrangementCases:
     def run(self, wanted: Callable[[str], bool]) -> list[Case]:
         """Run the cases whose names are wanted."""
         groups: tuple[tuple[tuple[str, ...], Callable[[], list[Case]]], ...] = (
+            (NAMES[8:9], self.load_memory),
             (NAMES[:1], self.micro_batches),
             (NAMES[1:2], self.task_work),
             (NAMES[2:3], self.counts),
             (NAMES[3:4], self.dedup),
             (NAMES[4:5], self.latest),
             (NAMES[5:7], self.joins),
-            (NAMES[7:10], self.loads),
+            ((NAMES[7], NAMES[9]), self.loads),
             (NAMES[10:], self.long_run),
         )
         return [case for names, measure in groups if any(map(wanted, names)) for case in measure()]
@@ -461,14 +462,6 @@ class ArrangementCases:
             higher_is_better=False,
             settings=dict(PEER_SETTINGS),
         )
-        memory = Case(
-            NAMES[8],
-            f"the most resident memory of one of Spark's Python workers in the first load of {self.many} rows, the "
-            f"index included; peer: {WORKER_MB} MB, whatever there is to load",
-            1.0,
-            unit="MB",
-            higher_is_better=False,
-        )
         cold = Case(
             NAMES[9],
             f"the first micro-batch of {CHANGED} keys after a restart without an index over {self.many}; peer: one "
@@ -479,10 +472,9 @@ class ArrangementCases:
         for number in range(3):
             folder = self._folder("load")
             log = self._log(folder, self.many)
-            with WorkerMemory() as workers:
-                began = time.perf_counter()
-                self._counting(folder, log).start(self.spark, trigger=NOW).await_termination()
-                ours = time.perf_counter() - began
+            began = time.perf_counter()
+            self._counting(folder, log).start(self.spark, trigger=NOW).await_termination()
+            ours = time.perf_counter() - began
             files = [str(file) for file in (folder / "in" / "_event=message").glob("*.parquet")]
             began = time.perf_counter()
             grouped = self.spark.read.parquet(*files).groupBy("k").agg(F.count("*").alias("n"))
@@ -507,14 +499,37 @@ class ArrangementCases:
             if number:  # the first one warms Spark
                 load.ours.append(ours)
                 load.peer.append(peer)
-                if workers.looks:
-                    memory.ours.append(workers.largest / 1e6)
-                    memory.peer.append(WORKER_MB)
                 cold.ours.append(first)
                 cold.peer.append(decode)
             shutil.rmtree(folder)
-        memory.settings = {"all workers, MB": round(workers.together / 1e6)}
-        return [load, *([memory] if memory.ours else []), cold]
+        return [load, cold]
+
+    def load_memory(self) -> list[Case]:
+        """Say how the memory of a worker grows with what there is to load, where tasks are of one size.
+
+        Before all else in the session: a worker that lives on keeps what it once took from the system.
+        """
+        case = Case(
+            NAMES[8],
+            f"the most memory of its own that one of Spark's Python workers has in the first load of {self.many} rows, "
+            f"the index included, in tasks of at most {TASK_BYTES >> 20} MiB of files; peer: of a quarter of the rows",
+            1.5,
+            unit="MB",
+            higher_is_better=False,
+        )
+        largest = {}
+        for keys in (self.many // 4, self.many):
+            folder = self._folder(f"load-{keys}")
+            log = self._log(folder, keys)
+            with WorkerMemory() as workers:
+                query = self._counting(folder, log).start(self.spark, trigger=NOW, max_bytes_per_task=TASK_BYTES)
+                query.await_termination()
+            self._check_counts(folder / "out", keys, 0)
+            assert workers.looks, "no worker was seen"
+            largest[keys] = workers.largest / 1e6
+            shutil.rmtree(folder)
+        case.peer, case.ours = [largest[self.many // 4]], [largest[self.many]]
+        return [case]
 
     # -- a long run
 

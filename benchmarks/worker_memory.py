@@ -1,4 +1,8 @@
-"""The memory of Spark's Python workers while something runs, as Linux tells it."""
+"""The memory of Spark's Python workers while something runs, as Linux tells it.
+
+What a process has taken for itself counts. Pages of files that it has mapped do not: the system takes them back when
+memory is short.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,12 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PERIOD_S = 0.02
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Spark forks its workers from one process; where it does not fork, each is a process of its own.
 _WORKERS = (b"pyspark.daemon", b"pyspark.worker", b"pyspark/daemon.py", b"pyspark/worker.py")
 
 
 class WorkerMemory:
-    """Look at the resident memory of the Python workers below this process, again and again, in a thread.
+    """Look at the own memory of the Python workers below this process, again and again, in a thread.
 
     Attributes
     ----------
@@ -52,7 +55,7 @@ class WorkerMemory:
 
 
 def workers_below(root: int) -> dict[int, int]:
-    """Return the resident bytes of the Python workers below a process, by their ids."""
+    """Return the bytes that the Python workers below a process have taken for themselves, by their ids."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():  # one turn per process
         if entry.name.isdigit():
@@ -71,7 +74,8 @@ def workers_below(root: int) -> dict[int, int]:
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
             if any(name in command for name in _WORKERS):
-                found[pid] = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+                status = Path(f"/proc/{pid}/status").read_text()
+                found[pid] = int(status.partition("RssAnon:")[2].split()[0]) * 1024
         except (OSError, IndexError, ValueError):
             continue
     return found

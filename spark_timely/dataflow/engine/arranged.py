@@ -54,7 +54,7 @@ RunTasks = Callable[[Sequence[OutputPlan], Sequence[Task]], Sequence[TaskResult]
 # So long spines name files that were replaced: they are deleted at once, and once more should that have failed.
 _GONE_S: Final = 60.0
 # Of the log's files: a run is made of this much at a time, in memory.
-_RUN_BYTES: Final = 64 << 20
+_RUN_BYTES: Final = 16 << 20
 _ALL_COMMITS: Final = 1 << 40
 _MOST_TRIES: Final = 8
 
