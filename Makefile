@@ -13,11 +13,11 @@ PYTEST := bash "$(ROOT)/scripts/pytest.sh"
 # More arguments for pytest: make test ARGS="-k frontier -x"
 ARGS ?=
 
-.PHONY: help setup env fmt lint types layers unit check test test-spark long fuzz golden-update mutants bench demo across-runs handover late-data docs changelog lane-base lane-spark lane-python lane-features lane-databricks audit release clean
+.PHONY: help setup env fmt lint types layers unit check test test-spark long fuzz golden-update mutants bench demo across-runs handover late-data scd2 docs changelog lane-base lane-spark lane-python lane-features lane-databricks audit release clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' "$(ROOT)/Makefile" | column -t -s '|' 2>/dev/null || \
-		sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1  \2/p' "$(ROOT)/Makefile"
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1|\2/p' "$(ROOT)/Makefile" | column -t -s '|' 2>/dev/null || \
+		sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1  \2/p' "$(ROOT)/Makefile"
 
 setup: ## Python environment in .venv and a JDK; installs what is missing
 	@$(SETUP)
@@ -77,6 +77,9 @@ handover: setup ## three jobs in a row, night after night, and a join of two str
 
 late-data: setup ## the same late rows in batches of other sizes: Spark's counts beside a dataflow's
 	@$(RUN) examples/late_data.py $(ARGS)
+
+scd2: setup ## where each aircraft was, and when that was known: all versions of a table, in one go and live
+	@$(RUN) examples/scd2.py $(ARGS)
 
 docs: env ## the documentation as a site in build/docs; renews its generated pages first
 	@bash "$(ROOT)/scripts/docs.sh"

@@ -86,7 +86,7 @@ def on_spark(n_rows: int, repeats: int, scratch: Path, wanted: Callable[[str], b
         if any(map(wanted, arrangement_cases.NAMES)):
             cases += ArrangementCases(spark, scratch, n_rows).run(wanted)
         if any(map(wanted, continual_cases.NAMES)):
-            cases += continual_cases.run(spark, scratch, wanted)
+            cases += continual_cases.run(spark, scratch, wanted, n_rows)
         return cases
     finally:
         spark.stop()

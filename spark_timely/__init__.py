@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from spark_timely.spark.collection import snapshot_at as snapshot_at
     from spark_timely.spark.continual import ContinualTask as ContinualTask
     from spark_timely.spark.continual import deletes as deletes
+    from spark_timely.spark.continual import newest as newest
     from spark_timely.spark.dataflow import Dataflow as Dataflow
     from spark_timely.spark.dataflow import DataflowQuery as DataflowQuery
     from spark_timely.spark.replay import DriverReplay as DriverReplay
@@ -86,6 +87,7 @@ _EXPORTS: dict[str, str] = {
     "errors": "spark_timely.errors:",
     "max": "spark_timely.dataflow.aggregates:max_of",
     "min": "spark_timely.dataflow.aggregates:min_of",
+    "newest": "spark_timely.spark.continual",
     "open_log": "spark_timely.log.log",
     "plus": "spark_timely.dataflow.delays",
     "read_splits": "spark_timely.datasource.reader",
@@ -126,6 +128,7 @@ __all__ = [
     "errors",
     "max",
     "min",
+    "newest",
     "open_log",
     "plus",
     "read_splits",

@@ -44,7 +44,7 @@ LEVELS = {
 
 EVERYWHERE = {"numpy", "pyarrow"}
 THIRD_PARTY = {
-    "pyspark": ("spark_timely.datasource", "spark_timely.sink", "spark_timely.spark"),
+    "pyspark": ("spark_timely.datasource", "spark_timely.sink", "spark_timely.spark", "spark_timely.testing.tasks"),
     "delta": ("spark_timely.spark",),
     "deltalake": ("spark_timely.log.store", "spark_timely.log.log"),
     "obstore": ("spark_timely.log.store.cloud",),
@@ -52,7 +52,7 @@ THIRD_PARTY = {
     "numba": ("spark_timely.progress.kernels",),
     "shtab": ("spark_timely.cli",),
     "tqdm": ("spark_timely.cli",),
-    "sqlglot": ("spark_timely.predicate", "spark_timely.continual.body"),
+    "sqlglot": ("spark_timely.predicate", "spark_timely.continual.body", "spark_timely.continual.many"),
 }
 
 

@@ -40,6 +40,7 @@ PUBLIC = [
     "errors",
     "max",
     "min",
+    "newest",
     "open_log",
     "plus",
     "read_splits",

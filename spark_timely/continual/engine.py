@@ -705,6 +705,39 @@ class TaskEngine:
         write = self._sink_state(look).process()
         return None if write is None or write.time is None else self._step_plan(look, (write.time,), new_job())
 
+    def both_ways(self, most: int) -> tuple[StepPlan, list[StepPlan]] | None:
+        """Return a step of many times, and one for each of its times: of those that wait, or of the last ones written.
+
+        Parameters
+        ----------
+        most : int
+            How many times at most.
+
+        Returns
+        -------
+        (StepPlan, list of StepPlan) or None
+            None where there is no time.
+        """
+        look = self._look()
+        for error in self.failures:
+            raise error
+        if look is None:
+            return None
+        if not look.state.closed:
+            look = self._begun(look) if look.note is None else look
+            times = self._sink_state(look).ready(most).tolist()
+            if look.takes_snapshot and look.note is not None and times[:1] == [look.note.as_of]:
+                del times[0]  # always alone
+            if times:
+                return self._step_plan(look, tuple(times), new_job()), [
+                    self._step_plan(look, (time,), new_job()) for time in times
+                ]
+        alone = self.steps_before(most)
+        if not alone or look.note is None:
+            return None
+        back = replace(look, upper=Antichain.of(alone[0].time))
+        return self._step_plan(back, tuple(each.time for each in alone), new_job()), alone
+
     def steps_before(self, most: int) -> list[StepPlan]:
         """Return the last steps that were written, as they would be evaluated now: at most `most`, the newest last.
 

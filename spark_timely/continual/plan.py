@@ -113,6 +113,11 @@ class SourcePlan:
     size_bytes: int = 0
     changes: bool = True
 
+    @property
+    def is_input(self) -> bool:
+        """Whether it shows changes."""
+        return self.shown in ("inserts", "deletes")
+
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:

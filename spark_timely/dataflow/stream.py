@@ -24,12 +24,13 @@ import pyarrow.compute as pc
 from spark_timely.dataflow.aggregates import Aggregation, sum_of
 from spark_timely.dataflow.delays import plus
 from spark_timely.dataflow.fingerprint import FINGERPRINT, plans_of
-from spark_timely.dataflow.history.base import HistoryOperator
+from spark_timely.dataflow.history.base import HIDDEN, HistoryOperator
 from spark_timely.dataflow.history.best import DELETED, Best
 from spark_timely.dataflow.history.first import First
 from spark_timely.dataflow.history.reduce import Function, Reduce, reduced_schema
 from spark_timely.dataflow.history.tombstones import LatestWithin
 from spark_timely.dataflow.history.totals import Totals
+from spark_timely.dataflow.history.upsert import upsert_plan
 from spark_timely.dataflow.logs import Sink, open_logs
 from spark_timely.dataflow.remembered import AsOfJoin, Remembered, Result
 from spark_timely.dataflow.views import (
@@ -1197,6 +1198,157 @@ class Stream:
         schema = self._tried(name, lambda: reduced_schema(function, self.schema, keys, given).empty_table())
         return self._over_history(name, Reduce(keys, function, given, schema))
 
+    def upsert(
+        self,
+        *,
+        keys: str | Sequence[str],
+        sequence_by: str | Sequence[str],
+        delete_when: str | pc.Expression | None = None,
+        truncate_when: str | pc.Expression | None = None,
+        columns: Sequence[str] | None = None,
+        except_columns: Sequence[str] = (),
+        ignore_null_updates: bool = False,
+        history: bool = False,
+        tombstones: str | int | dt.timedelta | None = None,
+    ) -> Stream:
+        """Apply a log of changes to a table: its current rows, or with `history` all versions of them.
+
+        The words are those of Lakeflow's AUTO CDC, SCD types 1 and 2. The changes of a key are applied in the order of
+        `sequence_by`, whenever they come. Of equal sequences a delete is the last, else the greatest in the other
+        columns of the result. What comes out is a collection. A change without a sequence goes to the dead letters of
+        the operator's log, with the reason.
+
+        Parameters
+        ----------
+        keys : str or sequence of str
+            Null is a key.
+        sequence_by : str or sequence of str
+            Columns, the first one first.
+        delete_when : str or pyarrow.compute.Expression, optional
+            For which changes their key is gone: ``"op = 'D'"``. These are remembered, so that an older change that
+            comes later does not bring the key back.
+        truncate_when : str or pyarrow.compute.Expression, optional
+            For which changes all keys are gone whose sequence is lower. Each step reads all rows then, in one task.
+        columns, except_columns : sequence of str
+            Columns of the result, or those that it has not. All unless given; the keys are among them.
+        ignore_null_updates : bool
+            Whether a null leaves a column as it was: each has its last value since the last delete.
+        history : bool
+            Whether to keep all versions, with columns ``__START_AT`` and ``__END_AT``: from which sequence on a version
+            is valid, and before which; null as long as it is. A struct where `sequence_by` names several columns. Each
+            sequence of a key makes a version, though nothing else may have changed.
+        tombstones : duration or int, optional
+            How long deletes are remembered, by their `sequence_by`; for ever unless given. A change that comes at a
+            time further than this past its own sequence, while nothing is known of its key, may be of one that was
+            deleted: it goes to the dead letters, too.
+
+        Raises
+        ------
+        InvalidUsageError
+            For updates of a collection, times of several coordinates, ``evaluation="sql"``, and parameters that do not
+            go together.
+        SchemaMismatchError
+            If there is no such column; if a key is a float, list, map or struct; with `tombstones`, if the first column
+            of `sequence_by` is not of the type of the log's times.
+
+        Notes
+        -----
+        Cost: a key that changes is looked up; with `history` all its versions. With `history` and
+        `ignore_null_updates`, O(r t) of t times of a key that has r changes.
+
+        Examples
+        --------
+        >>> from spark_timely.testing import rows_of, stream_of
+        >>> changes = stream_of({"_time": [1, 2, 3], "id": [7, 7, 7], "at": [10, 30, 20], "v": ["a", "c", "b"]})
+        >>> rows_of(changes.upsert(keys="id", sequence_by="at", columns=["id", "v"]), lower=[2])
+        [{'_time': 2, '_diff': -1, 'id': 7, 'v': 'a'}, {'_time': 2, '_diff': 1, 'id': 7, 'v': 'c'}]
+        """
+        name = self._scope.next_name("upsert")
+        self._check_history(name)
+        if self.view.updates:
+            msg = f"could not add operator {name!r}: found updates of {self.view.name!r}, a collection"
+            raise InvalidUsageError(
+                msg, hint="give a log of changes, a stream log: a collection takes its rows away itself"
+            )
+        key = tuple(self._key(name, k).name for k in dict.fromkeys((keys,) if isinstance(keys, str) else keys))
+        sequence = (sequence_by,) if isinstance(sequence_by, str) else tuple(dict.fromkeys(sequence_by))
+        given = {
+            "tombstones": tombstones is not None,
+            "truncate_when": truncate_when is not None,
+            "history": bool(history),
+            "ignore_null_updates": bool(ignore_null_updates),
+        }
+        self._check_upsert(name, key, sequence, given)
+        conditions = [None if each is None else self._condition(name, each)[0] for each in (delete_when, truncate_when)]
+        plan = upsert_plan(
+            self.schema,
+            keys=key,
+            sequence=sequence,
+            columns=self._upsert_columns(name, key, columns, except_columns),
+            deleted=conditions[0],
+            truncated=conditions[1],
+            merges=given["ignore_null_updates"],
+            history=given["history"],
+        )
+        used = tuple(self.schema.names)
+        view = Select(f"{name}_changes", self.view.domain, plan.schema, (self.view,), plan.columns, used)
+        operator = plan.operator
+        if tombstones is not None:
+            assert isinstance(operator.inner, Best)
+            within = self._made(view)._with_tombstones(name, operator.inner, tombstones, "sequence_by", "delete_when")
+            operator = replace(operator, inner=within)
+        return self._made(view)._over_history(name, operator)
+
+    def _check_upsert(self, name: str, keys: Sequence[str], sequence: Sequence[str], given: Mapping[str, bool]) -> None:
+        """Refuse parameters of an upsert that say nothing, or do not go together."""
+        if not keys or not sequence:
+            msg = f"could not add operator {name!r}: found keys={shown(keys)} and sequence_by={shown(sequence)}"
+            raise InvalidUsageError(msg, hint="name the columns of the key, and those that order its changes")
+        for column in sequence:  # one turn per column
+            self._check_column(name, column)
+            type_ = self.schema.field(column).type
+            if column in keys or pa.types.is_nested(type_):
+                of_key = ", a key" if column in keys else ""
+                msg = f"could not add operator {name!r}: found sequence_by={column!r} of type={type_}{of_key}"
+                raise SchemaMismatchError(
+                    msg, hint="name columns that order the changes of a key: no keys, lists, maps or structs"
+                )
+        apart = (
+            ("history", "truncate_when", "a truncate has no place in versions"),
+            ("history", "tombstones", "versions that a delete ended stay, and so does the delete"),
+            ("tombstones", "truncate_when", "an emptied table forgets its deletes already"),
+            (
+                "tombstones",
+                "ignore_null_updates",
+                "a late change may concern a column that had no value since a delete",
+            ),
+        )
+        for one, other, why in apart:  # one turn per pair
+            if given[one] and given[other]:
+                msg = f"could not add operator {name!r}: found {one} beside {other}"
+                raise InvalidUsageError(msg, hint=f"leave one of them out: {why}")
+
+    def _upsert_columns(
+        self, name: str, keys: Sequence[str], columns: Sequence[str] | None, but: Sequence[str]
+    ) -> list[str]:
+        """Return the columns of the result of an upsert."""
+        if isinstance(columns, str) or isinstance(but, str):
+            msg = f"could not add operator {name!r}: found columns={shown(columns)}, except_columns={shown(but)}"
+            raise InvalidUsageError(msg, hint="give a list of names")
+        if columns is not None and but:
+            msg = f"could not add operator {name!r}: found columns={shown(columns)} beside except_columns={shown(but)}"
+            raise InvalidUsageError(msg, hint="name the columns of the result, or those that it has not")
+        for column in (*(columns or ()), *but):  # one turn per column
+            self._check_column(name, column)
+        found = [
+            column for column in dict.fromkeys(self.schema.names if columns is None else columns) if column not in but
+        ]
+        missing = [key for key in keys if key not in found]
+        if missing:
+            msg = f"could not add operator {name!r}: found key {missing[0]!r} left out of the result"
+            raise InvalidUsageError(msg, hint=f"let the result have the keys {shown(list(keys))}")
+        return found
+
     def _keys_and_order(
         self, name: str, by: Sequence[str], order_by: str | Sequence[str]
     ) -> tuple[tuple[str, ...], list[tuple[str, bool]]]:
@@ -1228,12 +1380,21 @@ class Stream:
         view = Select(f"{name}_deleted", self.view.domain, schema, (self.view,), wanted, tuple(self.schema.names))
         return self._made(view)
 
-    def _with_tombstones(self, name: str, operator: Best, tombstones: str | int | dt.timedelta) -> LatestWithin:
+    def _with_tombstones(
+        self,
+        name: str,
+        operator: Best,
+        tombstones: str | int | dt.timedelta,
+        ordered: str = "order_by",
+        deletes: str = "deleted",
+    ) -> LatestWithin:
         """Return the operator that remembers deletions for a while, or refuse it."""
         self._check_history(name)
         if not operator.deleted:
-            msg = f"could not add operator {name!r}: found tombstones={shown(tombstones)} without deleted"
-            raise InvalidUsageError(msg, hint="say which rows delete their key, deleted=\"op = 'D'\", or leave it out")
+            msg = f"could not add operator {name!r}: found tombstones={shown(tombstones)} without {deletes}"
+            raise InvalidUsageError(
+                msg, hint=f"say which rows delete their key, {deletes}=\"op = 'D'\", or leave it out"
+            )
         if self.view.updates:
             msg = f"could not add operator {name!r}: found tombstones={shown(tombstones)} for updates of a collection"
             raise InvalidUsageError(
@@ -1244,8 +1405,9 @@ class Stream:
         found = self.schema.field(column).type
         if not greatest or found != type_.arrow:
             way = "" if greatest else ", the least the newest"
+            said = f"{ordered}={column.removeprefix(HIDDEN)!r}"
             msg = (
-                f"could not add operator {name!r}: found order_by={column!r} of type={found}{way} with "
+                f"could not add operator {name!r}: found {said} of type={found}{way} with "
                 f"tombstones={shown(tombstones)}, and times of type={type_.arrow}"
             )
             raise SchemaMismatchError(

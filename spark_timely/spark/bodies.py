@@ -6,7 +6,8 @@ Invariants
    analyses late, and a view that was replaced would give other rows.
 2. What a later statement sees of an earlier one is computed once.
 3. Rows stay on executors: `mapInArrow` writes the files of the output's log and gives names and statistics.
-4. The session's settings are those that the task recorded while its body is analysed and runs, and then what they were.
+4. What a body gives at many times together has the time of each row with it, and is at each what it gives there alone.
+5. The session's settings are those that the task recorded while its body is analysed and runs, and then what they were.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import pickle
 import re
 import time as wall_clock
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,26 +60,33 @@ from spark_timely.log.files.format import conform
 from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.spark.base.schema import arrow_schema, spark_schema
 from spark_timely.spark.base.worker import settle_worker
-from spark_timely.spark.collection import (
-    consolidate,
-    copies_of,
-    held_or_error,
-    refuse_maps,
-    sum_of_halves,
-    whole_of_halves,
-)
-from spark_timely.spark.scan import quoted, scan
+from spark_timely.spark.collection import consolidate, copies_of, refuse_maps
+from spark_timely.spark.scan import quoted
+from spark_timely.spark.seen import (
+    AT,
+    DIFF,
+    FROM,
+    TO,
+    StepViews,
+    at_frame,
+    between,
+    between_frame,
+    frame_of,
+    listed,
+    scanned,
+    spread_frame,
+    summed_sql,
+    time_sql,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from spark_timely.continual.many import ManyBody, ManyPlace
     from spark_timely.log.machine.state import DataFile
     from spark_timely.time.arrays import IntArray
-    from spark_timely.time.domain import TimeDomain
 
-__all__ = ["SETTINGS", "Changes", "FunctionBody", "SessionSettings", "SparkBodies", "found_settings", "frame_of"]
-
-DIFF: Final = "_diff"
+__all__ = ["SETTINGS", "Changes", "FunctionBody", "SessionSettings", "SparkBodies", "found_settings"]
 
 SETTINGS: Final = (
     "spark.sql.ansi.doubleQuotedIdentifiers",
@@ -101,13 +108,8 @@ SETTINGS: Final = (
 
 _PLAIN: Final = re.compile(r"\w+")
 
-# Files of a collection whose rows are summed in one place.
-_SMALL_BYTES: Final = 8 << 20
-
 # Rows of a result that a task holds before it writes a file of them.
 _MOST_BYTES: Final = 256 << 20
-
-_SQL_TYPES: Final = {"long": "BIGINT", "int": "INT", "short": "SMALLINT"}
 
 # Classes of SQL's states by which Spark says that a body or its data are wrong: more than one row, data, names.
 # All else is tried again.
@@ -158,6 +160,9 @@ class FunctionBody:
         Whether it may give `Changes` with rows to take away.
     reads_output : bool
         Whether it gets the output too.
+    many_times : bool
+        Whether it is given many times together: rows of inputs with the column of their times, rows of references with
+        ``_from`` and ``_to``, and gives rows with their times.
     """
 
     function: Function
@@ -165,6 +170,7 @@ class FunctionBody:
     references: tuple[str, ...]
     deletes: bool = False
     reads_output: bool = True
+    many_times: bool = False
 
     def call(self, frames: Frames, time: object, output: DataFrame | None, own_names: Sequence[str]) -> Changes:
         """Call the function with the DataFrames of a time; a DataFrame that it gives is to be inserted."""
@@ -264,85 +270,32 @@ def _setting(spark: SparkSession, name: str) -> str | None:
         return None
 
 
-def frame_of(spark: SparkSession, source: SourcePlan, views: StepViews) -> DataFrame:
-    """Return the rows that a body sees of a log, in the columns of its payload.
+class _Placed:
+    """Views of what a text for many times names: one for each place, with time columns of the names that it wants."""
 
-    Parameters
-    ----------
-    spark : pyspark.sql.SparkSession
-    source : SourcePlan
-    views : StepViews
-        Of the step: the log's files are one.
-    """
-    if source.kind == "collection":
-        return spark.sql(_seen(source, views.add(_scanned(spark, source))))
-    rows, condition = _scanned(spark, source), _condition(source)
-    if source.shown == "deletes":
-        rows = rows.where("false")  # of a stream nothing is ever taken away
-    elif condition:
-        rows = rows.where(condition)
-    return rows.drop(*source.domain.columns)
+    def __init__(self, spark: SparkSession, plan: StepPlan, views: StepViews) -> None:
+        self._spark, self._plan, self._views = spark, plan, views
+        self._sources = {source.alias: source for source in plan.sources}
+        self._made: dict[tuple[str, str], DataFrame] = {}
 
+    def view(self, place: ManyPlace) -> str:
+        """Make a view for a place, and return its name."""
+        own = (FROM, TO) if place.shown == "between" else (AT,)
+        rows = self._rows(place.alias, place.shown)
+        return self._views.add(rows.withColumnsRenamed(dict(zip(own, place.columns, strict=True))))
 
-def _seen(source: SourcePlan, raw: str) -> str:
-    """Return the query for what a body sees of a collection: one call, where each column would be one."""
-    names = _listed(source.schema.names)
-    summed = _summed_sql(source, raw, source.schema.names)
-    if source.shown == "contents" or (source.shown == "inserts" and source.lower is None):
-        what = f"log {source.path!r} before {_rendered(source.domain, source.upper)}"
-        copies, where = held_or_error(DIFF, what), ""
-    elif source.shown == "inserts":
-        copies, where = DIFF, f" WHERE {DIFF} > 0"
-    else:
-        copies, where = f"-{DIFF}", f" WHERE {DIFF} < 0"
-    copied = f"SELECT {names}, explode(sequence(1L, {copies})) AS {DIFF} FROM ({summed}){where}"
-    return f"SELECT {names} FROM ({copied})"
-
-
-def _summed_sql(source: SourcePlan, raw: str, names: Sequence[str]) -> str:
-    """Return the query for the updates of a range, equal rows summed."""
-    listed = _listed(names)
-    # Few rows are summed in one place: a shuffle would cost more than all the rest.
-    hint = "/*+ COALESCE(1) */ " if source.size_bytes < _SMALL_BYTES else ""
-    rows = f"SELECT {hint}{listed}, {DIFF} FROM {raw}{_between(source)}"
-    halves = f"SELECT {listed}, {sum_of_halves(DIFF)} AS {DIFF} FROM ({rows}) GROUP BY {listed}"
-    whole = f"SELECT {listed}, {whole_of_halves(DIFF)} AS {DIFF} FROM ({halves})"
-    return f"SELECT * FROM ({whole}) WHERE {DIFF} <> 0"
-
-
-def _scanned(spark: SparkSession, source: SourcePlan) -> DataFrame:
-    """Return the rows of the files of a log, with their times, and the diffs of a collection."""
-    (name,), (kind,) = source.domain.columns, source.domain.types
-    own = [pa.field(DIFF, pa.int64())] if source.kind == "collection" else []
-    payload = [each.with_nullable(True) for each in source.schema]  # noqa: FBT003 - as Arrow has it
-    schema = pa.schema([pa.field(name, kind.arrow), *own, *payload])
-    if not source.files:
-        return spark.createDataFrame([], spark_schema(schema))
-    return scan(spark, source.storage, source.files, schema)
-
-
-def _condition(source: SourcePlan) -> str:
-    """Return the condition that a row is of the range, said of the column so that Spark passes over row groups."""
-    (name,) = source.domain.columns
-    parts = []
-    if source.lower is not None:
-        parts.append(f"{name} >= {time_sql(source.domain, source.lower)}")
-    if source.upper is not None:
-        parts.append(f"{name} < {time_sql(source.domain, source.upper)}")
-    return " AND ".join(parts)
-
-
-def _between(source: SourcePlan) -> str:
-    condition = _condition(source)
-    return f" WHERE {condition}" if condition else ""
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join("`" + name.replace("`", "``") + "`" for name in names)
-
-
-def _rendered(domain: TimeDomain, time: int | None) -> str:
-    return "the end" if time is None else str(domain.render_time((time,)))
+    def _rows(self, alias: str, how: str) -> DataFrame:
+        if (alias, how) not in self._made:
+            source = self._sources[alias]
+            if how == "at":
+                made = at_frame(self._spark, source, self._views)
+            elif how == "between":
+                made = between_frame(self._spark, source, self._plan.time, self._views)
+            else:
+                held = self._rows(alias, "between")
+                made = spread_frame(self._spark, source, self._plan.times, self._views, held)
+            self._made[alias, how] = made
+        return self._made[alias, how]
 
 
 class SparkBodies:
@@ -357,6 +310,8 @@ class SparkBodies:
         Of the same session.
     own_names : tuple of str
         Under which names the body reads the output.
+    many : ManyBody, optional
+        The body for many times together, where there is one in SQL.
     """
 
     def __init__(
@@ -365,21 +320,23 @@ class SparkBodies:
         body: SqlBody | FunctionBody,
         settings: SessionSettings,
         own_names: Sequence[str] = ("output",),
+        many: ManyBody | None = None,
     ) -> None:
         self._spark, self._body, self._settings, self._own_names = spark, body, settings, tuple(own_names)
+        self._many = many
 
     def write_times(self, source: SourcePlan, /) -> IntArray:
         """Return the times at which a collection has inserts or deletes, as `Bodies` has it."""
         (kind,), (name,) = source.domain.types, source.domain.columns
         with StepViews(self._spark) as views:
-            raw = views.add(_scanned(self._spark, source))
+            raw = views.add(scanned(self._spark, source))
             if source.lower is None:
                 assert source.upper is not None
                 held = self._spark.sql(
-                    f"SELECT 1 FROM ({_summed_sql(source, raw, source.schema.names)}) LIMIT 1"
+                    f"SELECT 1 FROM ({summed_sql(source, raw, source.schema.names)}) LIMIT 1"
                 ).collect()
                 return np.array([source.upper - 1] if held else [], np.int64)
-            summed = _summed_sql(source, raw, [name, *source.schema.names])
+            summed = summed_sql(source, raw, [name, *source.schema.names])
             sign = ">" if source.shown == "inserts" else "<"
             number = {"timestamp": f"unix_micros({name})", "date": f"unix_date({name})"}.get(kind.value, name)
             # Bookkeeping: as many rows as times.
@@ -410,17 +367,18 @@ class SparkBodies:
         """Return what a step gives, with the time in front; computed once, here."""
         name, sql = plan.form.domain.columns[0], time_sql(plan.form.domain, plan.time)
         with self._settings.under(plan.settings, plan.task), StepViews(self._spark) as views:
-            found = self.changes(plan, views)
+            found = self.changes(plan, views).drop(AT)
             return found.select(F.expr(sql).alias(name), *map(quoted, found.columns)).localCheckpoint(eager=True)
 
     def compared(self, plan: StepPlan, written: SourcePlan) -> tuple[int, int]:
         """Return how many rows a step gives that were not written, and how many were that it does not give."""
         with self._settings.under(plan.settings, plan.task), StepViews(self._spark) as views:
-            given = _signed(self.changes(plan, views), 1) if plan.form.kind == "stream" else self.changes(plan, views)
+            given = self.changes(plan, views).drop(AT)
+            given = _signed(given, 1) if plan.form.kind == "stream" else given
             number = "1L" if written.kind == "stream" else DIFF
-            raw = views.add(_scanned(self._spark, written))
-            listed = _listed(written.schema.names)
-            there = self._spark.sql(f"SELECT {listed}, {number} AS {DIFF} FROM {raw}{_between(written)}")
+            raw = views.add(scanned(self._spark, written))
+            names = listed(written.schema.names)
+            there = self._spark.sql(f"SELECT {names}, {number} AS {DIFF} FROM {raw}{between(written)}")
             back = there.withColumn(DIFF, -F.col(DIFF)).select(*map(quoted, given.columns))
             # Updates that are taken away by both are neither more nor less.
             left = consolidate(given.unionByName(back))
@@ -431,12 +389,50 @@ class SparkBodies:
             ).collect()
         return int(row["surplus"]), int(row["missing"])
 
+    def both_ways(self, plan: StepPlan, alone: Sequence[StepPlan]) -> tuple[int, int, int] | None:
+        """Return the first time at which many times together give something else than each time alone.
+
+        Parameters
+        ----------
+        plan : StepPlan
+            Of many times.
+        alone : sequence of StepPlan
+            Of each of these times.
+
+        Returns
+        -------
+        (int, int, int) or None
+            The time, how many rows are there together and not alone, and how many alone and not together.
+        """
+        with self._settings.under(plan.settings, plan.task), StepViews(self._spark) as views:
+            parts = [self._counted(self.changes(plan, views), plan, 1)]
+            for each in alone:  # one turn per time
+                at = F.expr(time_sql(plan.form.domain, each.time))
+                parts.append(self._counted(self.changes(each, views).withColumn(AT, at), plan, -1))
+            left, diff, (kind,) = consolidate(_union(parts)), F.col(DIFF), plan.form.domain.types
+            per_time = left.groupBy(AT).agg(
+                F.coalesce(F.sum(F.when(diff > 0, diff)), F.lit(0)).alias("surplus"),
+                F.coalesce(F.sum(F.when(diff < 0, -diff)), F.lit(0)).alias("missing"),
+            )
+            number = {"timestamp": f"unix_micros({AT})", "date": f"unix_date({AT})"}.get(kind.value, AT)
+            found = per_time.select(F.expr(number).alias("at"), "surplus", "missing").orderBy("at").limit(1).collect()
+        return (int(found[0]["at"]), int(found[0]["surplus"]), int(found[0]["missing"])) if found else None
+
+    def _counted(self, rows: DataFrame, plan: StepPlan, sign: int) -> DataFrame:
+        signed = rows if plan.form.kind == "collection" else _signed(rows, 1)
+        return signed.withColumn(DIFF, F.col(DIFF) * sign).select(*map(quoted, [*plan.form.payload.names, AT, DIFF]))
+
     def changes(self, plan: StepPlan, views: StepViews, *, once: bool = True) -> DataFrame:
         """Return what a step gives: the output's payload; of a collection with diffs.
 
-        Unless `once`, what later statements see of earlier ones is not computed: it is only to be analysed.
+        Unless `once`, what later statements see of earlier ones is not computed: it is only analysed. Of many times
+        each row has its time as last column, `AT`.
         """
-        frames = {source.alias: frame_of(self._spark, source, views) for source in plan.sources}
+        if isinstance(self._body, FunctionBody) and self._body.many_times:
+            return self._called_for_many(self._body, plan, views)
+        if plan.together:
+            return self._at_many_times(plan, views)
+        frames = self._frames(plan, views)
         own = None if plan.own is None else frame_of(self._spark, plan.own, views)
         if isinstance(self._body, FunctionBody):
             return self._called(self._body, plan, frames, own)
@@ -461,11 +457,10 @@ class SparkBodies:
         InvalidUsageError
             If they cannot be told: the body reads the output to make them.
         """
-        frames = {source.alias: frame_of(self._spark, source, views) for source in plan.sources}
+        frames = self._frames(plan, views)
         if isinstance(self._body, FunctionBody):
             try:
-                at = time_value(plan.form.domain, (plan.time,))
-                inserted = self._body.call(frames, at, None, self._own_names).insert
+                inserted = self._body.call(frames, self._time_given(plan), None, self._own_names).insert
             except (PySparkException, InvalidUsageError):
                 raise
             except Exception as error:
@@ -475,7 +470,8 @@ class SparkBodies:
                 )
                 raise InvalidUsageError(msg, hint=_SCHEMA_HINT) from error
             if inserted is not None:
-                return _nullable(arrow_schema(inserted.schema))
+                own = inserted.drop(plan.form.domain.columns[0]) if self._function_of_many else inserted
+                return _nullable(arrow_schema(own.schema))
         else:
             names = {alias: views.add(frame) for alias, frame in frames.items()}
             for statement in self._body.statements:  # one turn per statement
@@ -491,7 +487,7 @@ class SparkBodies:
         self, body: FunctionBody, plan: StepPlan, frames: Mapping[str, DataFrame], own: DataFrame | None
     ) -> DataFrame:
         try:
-            changes = body.call(frames, time_value(plan.form.domain, (plan.time,)), own, self._own_names)
+            changes = body.call(frames, self._time_given(plan), own, self._own_names)
         except (PySparkException, InvalidUsageError):
             raise
         except Exception as error:
@@ -510,6 +506,88 @@ class SparkBodies:
             wanted = _by_name(changes.delete, schema, plan).distinct()
             parts.append(_signed(_semi(own, wanted), -1))
         return _summed(parts, self._spark, plan)
+
+    def why_not_together(self, plan: StepPlan, views: StepViews) -> str:
+        """Return why the body cannot run at many times together; nothing where it can. `plan` has empty sources.
+
+        The text for many times must give what the user's text gives: columns of the same names and types, and the time.
+        """
+        assert isinstance(self._body, SqlBody)
+        assert self._many is not None
+        names = {source.alias: views.add(frame_of(self._spark, source, views)) for source in plan.sources}
+        placed = _Placed(self._spark, plan, views)
+        for statement, many in zip(self._body.statements, self._many.statements, strict=True):  # one turn per statement
+            alone = self._spark.sql(at_time(statement.bind(names), time_sql(plan.form.domain, plan.time))).schema
+            try:
+                *found, at = self._spark.sql(many.bind([placed.view(place) for place in many.places])).schema
+            except PySparkException as error:
+                return f"Spark refuses its text for many times: {str(error).strip().partition(chr(10))[0]}"
+            if [(x.name, x.dataType.simpleString()) for x in found] != [
+                (x.name, x.dataType.simpleString()) for x in alone
+            ] or at.name != many.time:
+                return "its text for many times gives other columns"
+        return ""
+
+    def _at_many_times(self, plan: StepPlan, views: StepViews) -> DataFrame:
+        """Return what the statements give at the times of a step, in one query each."""
+        assert self._many is not None
+        schema, placed = spark_schema(plan.form.payload), _Placed(self._spark, plan, views)
+        parts = []
+        for statement in self._many.statements:  # one turn per statement
+            found = self._spark.sql(statement.bind([placed.view(place) for place in statement.places]))
+            part = _by_place(found, schema, statement.columns, plan, timed=True)
+            parts.append(_signed(part, 1) if plan.form.kind == "collection" else part)
+        return _summed(parts, self._spark, plan) if plan.form.kind == "collection" else _union(parts)
+
+    def _called_for_many(self, body: FunctionBody, plan: StepPlan, views: StepViews) -> DataFrame:
+        """Return what a function gives of rows that have their times with them."""
+        (name,), domain = plan.form.domain.columns, plan.form.domain
+        try:
+            changes = body.call(self._frames(plan, views), self._time_given(plan), None, self._own_names)
+        except (PySparkException, InvalidUsageError):
+            raise
+        except Exception as error:
+            raise _named(error, plan) from error
+        if changes.delete is not None:
+            raise _no_deletes(plan)
+        schema = spark_schema(plan.form.payload)
+        if changes.insert is None:
+            return _empty(self._spark, plan).withColumn(AT, F.expr(time_sql(domain, plan.time)))
+        if name not in changes.insert.columns:
+            msg = (
+                f"could not run task {plan.task!r} at {plan.where}: found no column {name!r} in what its function gives"
+            )
+            hint = "give each row with the time at which it is written, as the rows of inputs have it"
+            raise SchemaMismatchError(msg, hint=hint, context={"task": plan.task})
+        inserted = _by_name(changes.insert.withColumnRenamed(name, AT), schema, plan, timed=True)
+        return _summed([_signed(inserted, 1)], self._spark, plan) if plan.form.kind == "collection" else inserted
+
+    @property
+    def _function_of_many(self) -> bool:
+        return isinstance(self._body, FunctionBody) and self._body.many_times
+
+    def _frames(self, plan: StepPlan, views: StepViews) -> dict[str, DataFrame]:
+        """Return what the body sees of each log; a function of many times sees times too."""
+        frames = {}
+        for source in plan.sources:  # one turn per log
+            if not self._function_of_many:
+                frames[source.alias] = frame_of(self._spark, source, views)
+            elif source.is_input:
+                (name,) = plan.form.domain.columns
+                if source.lower == plan.time:
+                    frames[source.alias] = at_frame(self._spark, source, views).withColumnRenamed(AT, name)
+                else:  # a snapshot: all that was there comes at this time
+                    at = F.expr(time_sql(plan.form.domain, plan.time))
+                    frames[source.alias] = frame_of(self._spark, source, views).withColumn(name, at)
+            else:
+                held = between_frame(self._spark, source, plan.time, views)
+                frames[source.alias] = held.withColumnsRenamed({FROM: "_from", TO: "_to"})
+        return frames
+
+    def _time_given(self, plan: StepPlan) -> object:
+        """Return the time that a function is given, or all times of one of many times."""
+        values = tuple(time_value(plan.form.domain, (time,)) for time in plan.times)
+        return values if self._function_of_many else values[0]
 
     def _statements(
         self,
@@ -544,43 +622,6 @@ class SparkBodies:
                 own = copies_of(consolidate(whole)) if collection else whole
             parts.append(part)
         return _summed(parts, self._spark, plan) if collection else _union(parts)
-
-
-class StepViews:
-    """Temporary views of one step (invariant 1)."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark, self._names = spark, list[str]()
-
-    def __enter__(self) -> StepViews:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        for name in self._names:  # one turn per view
-            self._spark.catalog.dropTempView(name)
-
-    def add(self, frame: DataFrame) -> str:
-        name = f"timely_{uuid.uuid4().hex}"
-        frame.createTempView(name)
-        self._names.append(name)
-        return name
-
-
-def time_sql(domain: TimeDomain, time: int) -> str:
-    """Return a time as a literal of Spark's SQL, in the type of the log's times.
-
-    Examples
-    --------
-    >>> from spark_timely.time.domain import TimeDomain
-    >>> time_sql(TimeDomain(("long",)), -5), time_sql(TimeDomain(("date",)), 3)
-    ('CAST(-5 AS BIGINT)', 'DATE_FROM_UNIX_DATE(3)')
-    """
-    kind = domain.types[0].value
-    if kind == "timestamp":
-        return f"TIMESTAMP_MICROS({time})"
-    if kind == "date":
-        return f"DATE_FROM_UNIX_DATE({time})"
-    return f"CAST({time} AS {_SQL_TYPES[kind]})"
 
 
 _SCHEMA_HINT: Final = "say them with schema=pyarrow.schema(…), or make the output with create_log"
@@ -654,21 +695,29 @@ def fits(found: DataType, wanted: DataType) -> bool:
     return found.simpleString() == wanted.simpleString()
 
 
-def _by_place(frame: DataFrame, schema: StructType, columns: Sequence[str] | None, plan: StepPlan) -> DataFrame:
-    """Bring the rows of a statement into the columns of the output, by their places, as `INSERT INTO` does."""
+def _by_place(
+    frame: DataFrame, schema: StructType, columns: Sequence[str] | None, plan: StepPlan, *, timed: bool = False
+) -> DataFrame:
+    """Bring the rows of a statement into the columns of the output, by their places, as `INSERT INTO` does.
+
+    With `timed` the last column is the time of a row; it stays the last, as `AT`.
+    """
     names = schema.names if columns is None else _known_columns(columns, schema, plan)
-    if len(frame.columns) != len(names):
+    given = frame.columns[:-1] if timed else frame.columns
+    if len(given) != len(names):
         msg = (
-            f"could not run task {plan.task!r} at {plan.where}: found {len(frame.columns)} columns"
-            f" {shown(frame.columns)} for {len(names)} columns {shown(list(names))} of its output"
+            f"could not run task {plan.task!r} at {plan.where}: found {len(given)} columns"
+            f" {shown(given)} for {len(names)} columns {shown(list(names))} of its output"
         )
         raise SchemaMismatchError(msg, hint="give the columns of the output, in its order", context={"task": plan.task})
     found = frame.schema
-    if columns is None and [(each.name, each.dataType) for each in found] == [(x.name, x.dataType) for x in schema]:
+    fitting = columns is None and not timed
+    if fitting and [(each.name, each.dataType) for each in found] == [(x.name, x.dataType) for x in schema]:
         return frame
-    numbered = frame.toDF(*(f"c{place}" for place in range(len(names))))
+    at = [AT] if timed else []
+    numbered = frame.toDF(*(f"c{place}" for place in range(len(names))), *at)
     by_name = {name: (f"c{place}", found[place].dataType) for place, name in enumerate(names)}
-    return numbered.select(*(_column(by_name.get(each.name), each, plan) for each in schema.fields))
+    return numbered.select(*(_column(by_name.get(each.name), each, plan) for each in schema.fields), *at)
 
 
 def _known_columns(columns: Sequence[str], schema: StructType, plan: StepPlan) -> list[str]:
@@ -682,16 +731,18 @@ def _known_columns(columns: Sequence[str], schema: StructType, plan: StepPlan) -
     return [known[name.lower()] for name in columns]
 
 
-def _by_name(frame: DataFrame, schema: StructType, plan: StepPlan) -> DataFrame:
-    """Bring the rows of a function into the columns of the output, by their names."""
-    if sorted(frame.columns) != sorted(schema.names):
+def _by_name(frame: DataFrame, schema: StructType, plan: StepPlan, *, timed: bool = False) -> DataFrame:
+    """Bring the rows of a function into the columns of the output, by their names; see `_by_place`."""
+    at = [AT] if timed else []
+    given = [name for name in frame.columns if name not in at]
+    if sorted(given) != sorted(schema.names):
         msg = (
-            f"could not run task {plan.task!r} at {plan.where}: found columns {shown(frame.columns)} for columns"
+            f"could not run task {plan.task!r} at {plan.where}: found columns {shown(given)} for columns"
             f" {shown(schema.names)} of its output"
         )
         raise SchemaMismatchError(msg, hint="give the columns of the output", context={"task": plan.task})
-    ordered = frame.select(*map(quoted, schema.names))
-    return _by_place(ordered, schema, None, plan)
+    ordered = frame.select(*map(quoted, [*schema.names, *at]))
+    return _by_place(ordered, schema, None, plan, timed=timed)
 
 
 def _column(found: tuple[str, DataType] | None, wanted: StructField, plan: StepPlan) -> Column:
@@ -763,18 +814,21 @@ def _written(changes: DataFrame, plan: StepPlan) -> StepResult:
     form, collection = plan.form, plan.form.kind == "collection"
     names = form.payload.names
     diffs = [F.col(DIFF)] if collection else []
-    met = _met(plan)
+    timed = AT in changes.columns
+    met, at = _met(plan, timed=timed), [F.col(AT)] if timed else []
     chosen = changes
-    if met or diffs:
-        chosen = chosen.select(*map(quoted, names), *diffs, *(each.alias(f"_met_{n}") for n, each in enumerate(met)))
+    if met or diffs or at:
+        conditions = (each.alias(f"_met_{n}") for n, each in enumerate(met))
+        chosen = chosen.select(*map(quoted, names), *diffs, *conditions, *at)
     if not all(map(_PLAIN.fullmatch, names)):
         # `mapInArrow` takes "a.b" for a field of a struct: on the way columns have numbers.
-        chosen = chosen.toDF(*(f"c{place}" for place in range(len(names) + len(diffs) + len(met))))
+        chosen = chosen.toDF(*(f"c{place}" for place in range(len(names) + len(diffs) + len(met) + len(at))))
     schema = pa.schema(
         [
             *(each.with_nullable(True) for each in form.payload),  # noqa: FBT003 - as Arrow has it
             *([pa.field(DIFF, pa.int64())] if collection else []),
             *(pa.field(f"_met_{n}", pa.bool_()) for n in range(len(met))),
+            *([pa.field(AT, form.domain.types[0].arrow)] if timed else []),
         ]
     )
 
@@ -796,14 +850,16 @@ def _written(changes: DataFrame, plan: StepPlan) -> StepResult:
     return StepResult(files, None if failed is None else _unmet(failed, unmet[failed.name], plan), unmet)
 
 
-def _met(plan: StepPlan) -> list[Column]:
+def _met(plan: StepPlan, *, timed: bool = False) -> list[Column]:
     """Return which expectations a row meets. Rows that are taken away were there: nothing is expected of them."""
     comes = f"WHEN {DIFF} < 0 THEN true " if plan.form.kind == "collection" else ""
-    return [F.expr(f"coalesce(CASE {comes}WHEN {each} THEN true END, false)") for each in _conditions(plan)]
+    return [
+        F.expr(f"coalesce(CASE {comes}WHEN {each} THEN true END, false)") for each in _conditions(plan, timed=timed)
+    ]
 
 
-def _conditions(plan: StepPlan) -> list[str]:
-    literal = time_sql(plan.form.domain, plan.time)
+def _conditions(plan: StepPlan, *, timed: bool = False) -> list[str]:
+    literal = AT if timed else time_sql(plan.form.domain, plan.time)
     return [at_time(f"({each.condition})", literal) for each in plan.expectations]
 
 
@@ -843,8 +899,12 @@ def _write_chunk(table: pa.Table, plan: StepPlan, part: _Part) -> None:
 
 def _write_rows(rows: pa.Table, plan: StepPlan, names: Sequence[str]) -> list[DataFile]:
     form = plan.form
+    times = _times_of(rows, plan)
+    if plan.together:
+        # Rows of a time lie together: whoever reads some times passes over the others.
+        order = np.argsort(times[:, 0], kind="stable")
+        rows, times = rows.take(pa.array(order)), times[order]
     payload = conform(rows.select(list(names)), form.payload)
-    times = np.full((rows.num_rows, 1), plan.time, np.int64)
     diffs = np.asarray(rows.column(DIFF).to_numpy(), np.int64) if form.kind == "collection" else None
     messages = message_table(form, payload, times, plan.stream, plan.seq, diffs)
     return write_data_files(
@@ -852,10 +912,17 @@ def _write_rows(rows: pa.Table, plan: StepPlan, names: Sequence[str]) -> list[Da
     )
 
 
+def _times_of(rows: pa.Table, plan: StepPlan) -> IntArray:
+    """Return the times of rows, shape (n, 1)."""
+    if AT in rows.schema.names:
+        return plan.form.domain.from_columns(rows, [AT])
+    return np.full((rows.num_rows, 1), plan.time, np.int64)
+
+
 def _write_dead(rows: pa.Table, plan: StepPlan, expectation: Expectation) -> list[DataFile]:
     """Write rows that do not meet an expectation apart, with the reason."""
     form, n = plan.form, rows.num_rows
-    times = np.full((n, 1), plan.time, np.int64)
+    times = _times_of(rows, plan)
     payload = conform(rows.select(form.payload.names), form.payload)
     diffs = np.ones(n, np.int64) if form.kind == "collection" else None
     table = message_table(form, payload, times, plan.stream, plan.seq, diffs)

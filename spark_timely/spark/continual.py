@@ -27,6 +27,7 @@ from spark_timely.continual.body import (
     unknown_functions,
 )
 from spark_timely.continual.engine import AsOf, TaskEngine, TaskPlan, check_roles, consumer_of, held_back_by
+from spark_timely.continual.many import ManyBody, many_times
 from spark_timely.continual.plan import Expectation, Shown, SourcePlan, StepPlan, TaskSource
 from spark_timely.dataflow.body import Body
 from spark_timely.dataflow.fingerprint import FINGERPRINT
@@ -41,9 +42,12 @@ from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import normal_path
 from spark_timely.log.store.urls import same_place
 from spark_timely.masking import masked_logger
-from spark_timely.spark.bodies import FunctionBody, SessionSettings, SparkBodies, StepViews, found_settings
+from spark_timely.spark.arrow_bodies import MAX_BYTES, ArrowBodies, ArrowBody
+from spark_timely.spark.bodies import FunctionBody, SessionSettings, SparkBodies, found_settings
 from spark_timely.spark.dataflow import Dataflow, TaskPart
 from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.seen import StepViews
+from spark_timely.spark.upsert import upsert_task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,7 +57,7 @@ if TYPE_CHECKING:
     from spark_timely.spark.dataflow import DataflowQuery
     from spark_timely.time.domain import TimeLike
 
-__all__ = ["ContinualTask", "Deletes", "Difference", "deletes"]
+__all__ = ["ContinualTask", "Deletes", "Difference", "Newest", "deletes", "newest"]
 
 _log = masked_logger("spark_timely.continual")
 
@@ -82,6 +86,31 @@ def deletes(log: str | os.PathLike[str] | Log, /) -> Deletes:
     Deletes(log='/data/accounts')
     """
     return Deletes(log)
+
+
+@dataclass(frozen=True)
+class Newest:
+    """A reference that shows the newest complete contents of a log: made by `newest`."""
+
+    log: str | os.PathLike[str] | Log
+
+
+def newest(log: str | os.PathLike[str] | Log, /) -> Newest:
+    """Let a task see what a log contains when it writes, in place of what it contained as of the time that it writes.
+
+    Nothing waits for such a reference. What is written says in its note which contents it saw; evaluated again it may
+    see others. All times of one commit see the same.
+
+    Parameters
+    ----------
+    log : path or Log
+
+    Examples
+    --------
+    >>> newest("/data/rates")
+    Newest(log='/data/rates')
+    """
+    return Newest(log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +143,7 @@ class ContinualTask(Dataflow):
         Owns the output; the same whenever the task is started, in all its replicas, and no other task's.
     inputs : mapping of str to path, Log or `deletes`
         By the name that the body has for it.
-    references : mapping of str to path or Log, optional
+    references : mapping of str to path, Log or `newest`, optional
         A log may be an input and a reference. The task's own output is there without being named, as ``output``: what
         it held before the time.
     body : str or callable
@@ -135,11 +164,20 @@ class ContinualTask(Dataflow):
         which it does not hold: ``"fail"`` (unless given), ``"drop"`` or ``"dead_letter"``.
     deletes : bool
         Whether a function may give rows to delete. SQL says so itself.
+    arrow : bool
+        Whether a function gets and gives `pyarrow.Table` in place of DataFrames: one task of Spark's runs it, so that a
+        small step costs little more than an empty job. Many times that wait are run in one job, one call for each.
+    max_bytes : int, optional
+        With `arrow`, bytes of decoded rows that a step may hold: 1 GiB unless given. More is refused.
     schema : pyarrow.Schema, optional
         Columns of the output, where it is not there and the body cannot be asked for them: a function is called with
         empty DataFrames to find out.
     forgotten : bool
         Whether contents of a stream log that has forgotten messages are those that it has left.
+    many_times : bool
+        Of a function: whether it is given many times together. Its DataFrames have the times with them: inputs have the
+        log's column of times, references ``_from`` and ``_to``, the times from which and before which a row is there,
+        null for ever. It gives each row with its time, and gets a tuple of all times. Of SQL the text decides.
     functions : sequence of str
         Functions of the session that SQL may call: they must give the same whenever they are called.
     replaces : str, optional
@@ -175,14 +213,17 @@ class ContinualTask(Dataflow):
         name: str,
         *,
         inputs: Mapping[str, str | os.PathLike[str] | Log | Deletes],
-        references: Mapping[str, str | os.PathLike[str] | Log] | None = None,
+        references: Mapping[str, str | os.PathLike[str] | Log | Newest] | None = None,
         body: str | Function,
         output: str | os.PathLike[str],
         version: str | None = None,
+        many_times: bool = False,
         as_of: TimeLike | Literal["earliest", "latest"] = "earliest",
         snapshot: bool = False,
         expect: Mapping[str, str | tuple[str, str]] | None = None,
         deletes: bool = False,
+        arrow: bool = False,
+        max_bytes: int | None = None,
         schema: pa.Schema | None = None,
         forgotten: bool = False,
         functions: Sequence[str] = (),
@@ -208,13 +249,18 @@ class ContinualTask(Dataflow):
         for alias, log in inputs.items():  # one turn per input
             given[alias] = (log.log, "deletes") if isinstance(log, Deletes) else (log, "inserts")
         self._own_names = [OUTPUT]
-        for alias, log in references.items():  # one turn per reference
+        for alias, reference in references.items():  # one turn per reference
+            how: Shown = "newest" if isinstance(reference, Newest) else "contents"
+            log = reference.log if isinstance(reference, Newest) else reference
             at = log.path if isinstance(log, Log) else normal_path(log)
             if same_place(at, path, storage_options):
                 self._own_names.append(alias)
             else:
-                given[alias] = (log, "contents")
-        self._body = self._parsed(body, version, inputs, references, deletes=deletes)
+                given[alias] = (log, how)
+        self._body = self._parsed(body, version, inputs, references, deletes=deletes, many_times=many_times)
+        if arrow or max_bytes is not None:
+            self._body = self._of_tables(max_bytes, expect, arrow=arrow)
+        self._many, self._alone = self._together(list(inputs))
         self._version = version
         leaves: list[Replay] = []
         sources = []
@@ -245,6 +291,7 @@ class ContinualTask(Dataflow):
             bool(snapshot),
             bool(forgotten),
             expectations=self._expectations(expect),
+            together=isinstance(self._body, ArrowBody),
         )
 
     @classmethod
@@ -292,6 +339,45 @@ class ContinualTask(Dataflow):
         """
         return cls(name, inputs={"input": input}, body=retain_body(expr, "input"), output=output, **options)
 
+    @staticmethod
+    def upsert(
+        name: str,
+        *,
+        input: str | os.PathLike[str] | Log,
+        output: str | os.PathLike[str],
+        keys: str | Sequence[str],
+        sequence_by: str | Sequence[str],
+        **options: Any,  # noqa: ANN401 - those of Stream.upsert
+    ) -> Dataflow:
+        """Return a dataflow that applies a log of changes to a table, by the key and sequence that they name.
+
+        It is started, stopped and watched as a task is, also beside others; many times are one job. The output is a
+        collection: the rows that are current, or with ``history=True`` all versions. What is kept of deleted keys is in
+        a log of its own inside of the output's folder, and in none of the output's contents.
+
+        Parameters
+        ----------
+        name : str
+            Owns the output, as of a `Dataflow`.
+        input : path or Log
+            A stream log of changes.
+        output : path
+        keys, sequence_by : str or sequence of str
+        **options
+            ``delete_when``, ``truncate_when``, ``columns``, ``except_columns``, ``ignore_null_updates``, ``history``
+            and ``tombstones``, as of `Stream.upsert`; ``checkpoint``, ``storage_options`` and ``credential``.
+
+        Examples
+        --------
+        ::
+
+            orders = ContinualTask.upsert(
+                "orders", input=changes, output="/data/orders", keys="id", sequence_by="changed", delete_when="op = 'D'"
+            )
+            orders.start(spark, trigger="availableNow").await_termination()
+        """
+        return upsert_task(name, input=input, output=output, keys=keys, sequence_by=sequence_by, **options)
+
     # What the constructor is given -----------------------------------------------------------------------
 
     def _parsed(
@@ -302,10 +388,12 @@ class ContinualTask(Dataflow):
         references: Mapping[str, object],
         *,
         deletes: bool,
+        many_times: bool,
     ) -> SqlBody | FunctionBody:
         if isinstance(body, str):
-            if version is not None or deletes:
-                found = f"version={shown(version)}" if version is not None else "deletes=True"
+            if version is not None or deletes or many_times:
+                told = {"version": version, "deletes": deletes or None, "many_times": many_times or None}
+                found = next(f"{name}={shown(value)}" for name, value in told.items() if value is not None)
                 msg = f"{self._attempt}: found {found} beside a body in SQL"
                 raise InvalidUsageError(msg, hint="leave it out: the text says it")
             return SqlBody.parse(body, task=self.name, inputs=list(inputs), references=list(references))
@@ -321,11 +409,48 @@ class ContinualTask(Dataflow):
         if takes not in (3, 4):
             msg = f"{self._attempt}: found a function of {takes} values as body"
             raise InvalidUsageError(msg, hint="take (inputs, references, time), and output as a fourth if it is read")
-        return FunctionBody(body, tuple(inputs), tuple(references), deletes, takes == 4)
+        if many_times and (deletes or takes == 4):
+            found = "deletes=True" if deletes else "a function that takes the output"
+            msg = f"{self._attempt}: found {found} beside many_times=True"
+            raise InvalidUsageError(msg, hint="leave out many_times: what reads the output runs time after time")
+        return FunctionBody(body, tuple(inputs), tuple(references), deletes, takes == 4, many_times)
+
+    def _together(self, inputs: Sequence[str]) -> tuple[ManyBody | None, str]:
+        """Return the body for many times together, of SQL, or why there is none."""
+        if isinstance(self._body, ArrowBody):
+            return None, "its function of tables is called for each time, in one job"
+        if self._reads_output():
+            return None, "it reads the output as the time before left it"
+        if isinstance(self._body, FunctionBody):
+            return None, "" if self._body.many_times else "it is a function without many_times=True"
+        found = many_times(self._body, inputs=inputs)
+        return (None, found) if isinstance(found, str) else (found, "")
+
+    def _of_tables(self, max_bytes: object, expect: object, *, arrow: bool) -> ArrowBody:
+        """Return the function as one of Arrow tables."""
+        body = self._body
+        if not arrow:
+            msg = f"{self._attempt}: found max_bytes={shown(max_bytes)} without arrow=True"
+            raise InvalidUsageError(msg, hint="leave it out: Spark's own settings say what its jobs may hold")
+        if not isinstance(body, FunctionBody):
+            msg = f"{self._attempt}: found arrow=True beside a body in SQL"
+            raise InvalidUsageError(msg, hint="give a function of tables, or leave it out")
+        if body.many_times:
+            msg = f"{self._attempt}: found many_times=True beside arrow=True"
+            raise InvalidUsageError(msg, hint="leave it out: the function is called for each time, in one job")
+        if expect:
+            msg = f"{self._attempt}: found arrow=True and expect={shown(expect)}, whose conditions are Spark's SQL"
+            raise InvalidUsageError(msg, hint="check the rows in the function, or leave arrow=True out")
+        if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1):
+            msg = f"{self._attempt}: found max_bytes={shown(max_bytes)}"
+            raise InvalidUsageError(msg, hint="give a number of bytes from 1 on")
+        most = MAX_BYTES if max_bytes is None else max_bytes
+        return ArrowBody(body.function, body.inputs, body.references, body.deletes, body.reads_output, max_bytes=most)
 
     def _reads_output(self) -> bool:
         if isinstance(self._body, FunctionBody):
-            return self._body.reads_output
+            # What is deleted is looked for in it.
+            return self._body.reads_output or self._body.deletes
         own = set(self._own_names)
         return self._body.reads_output or any(own & set(each.reads) for each in self._body.statements)
 
@@ -364,7 +489,8 @@ class ContinualTask(Dataflow):
     def _body_identity(self) -> str:
         if isinstance(self._body, SqlBody):
             return f"sql {self._body.identity}"
-        return f"function {self._version}"
+        kind = "arrow function" if isinstance(self._body, ArrowBody) else "function"
+        return f"{kind} {self._version}"
 
     @property
     def _text(self) -> str:
@@ -458,7 +584,7 @@ class ContinualTask(Dataflow):
 
     def task(self) -> TaskPart:
         """Return what runs the body."""
-        return TaskPart(self.plan, self._body, tuple(self._own_names))
+        return TaskPart(self.plan, self._body, tuple(self._own_names), self._many)
 
     def drop_kept(self) -> None:
         """Let go of what the task retains."""
@@ -492,17 +618,35 @@ class ContinualTask(Dataflow):
 
     def _analysed(self, spark: SparkSession, wanted: pa.Schema | None) -> pa.Schema:
         """Return the columns of the output: those of its log, to which the body must fit, or what the body gives."""
-        bodies = SparkBodies(spark, self._body, SessionSettings(spark), self._own_names)
+        bodies = self._bodies(spark)
+        if isinstance(bodies, ArrowBodies):
+            return bodies.columns(_empty_plan(self, None)) if wanted is None else wanted
         try:
             with StepViews(spark) as views:
                 found = bodies.columns(_empty_plan(self, None), views) if wanted is None else wanted
             with StepViews(spark) as views:
                 bodies.check(_empty_plan(self, found), views)
+            if self._many is not None:
+                with StepViews(spark) as views:
+                    self._alone = bodies.why_not_together(_empty_plan(self, found), views)
+            spread = frozenset[str]()
+            if self._many is not None and not self._alone:
+                places = [place for each in self._many.statements for place in each.places]
+                spread = frozenset(place.alias for place in places if place.shown == "spread")
+            self.plan = replace(self.plan, together=not self._alone, spread=spread)
         except PySparkException as error:
             line = str(error).strip().partition("\n")[0]
             msg = f"could not start task {self.name!r}: found a body that Spark refuses: {line}"
             raise InvalidUsageError(msg, hint="correct the body, or the columns of its logs") from error
         return found
+
+    def _bodies(self, spark: SparkSession) -> SparkBodies | ArrowBodies:
+        if isinstance(self._body, ArrowBody):
+            return ArrowBodies(spark, self._body, self._own_names)
+        return self._bodies_of(spark)
+
+    def _bodies_of(self, spark: SparkSession) -> SparkBodies:
+        return SparkBodies(spark, self._body, SessionSettings(spark), self._own_names, self._many)
 
     def _warn_of_batches(self, logs: Mapping[str, Log]) -> None:
         """Warn of logs whose times number micro-batches of different queries: these mean nothing to each other."""
@@ -532,10 +676,7 @@ class ContinualTask(Dataflow):
         pyspark.sql.DataFrame or None
             Columns of the output, of a collection with ``_diff``; the time comes first. It is computed once, here.
         """
-        plan, bodies = (
-            self._engine_for(spark).next_step(),
-            SparkBodies(spark, self._body, SessionSettings(spark), self._own_names),
-        )
+        plan, bodies = self._engine_for(spark).next_step(), self._bodies(spark)
         return None if plan is None else bodies.preview(plan)
 
     def compare(self, spark: SparkSession, /, *, last: int = 10) -> list[Difference]:
@@ -562,13 +703,57 @@ class ContinualTask(Dataflow):
         if isinstance(last, bool) or not isinstance(last, int) or last < 1:
             msg = f"could not compare task {self.name!r}: found last={shown(last)}"
             raise InvalidUsageError(msg, hint="give a number of times from 1 on")
-        bodies = SparkBodies(spark, self._body, SessionSettings(spark), self._own_names)
+        bodies = self._bodies(spark)
         found = []
         for plan in self._engine_for(spark).steps_before(last):  # one turn per time
             surplus, missing = bodies.compared(plan, self._written_at(plan))
             if surplus or missing:
                 found.append(Difference(self.leaves[0].domain.render_time((plan.time,)), surplus, missing))
         return found
+
+    def compare_together(self, spark: SparkSession, /, *, most: int = 50) -> Difference | None:
+        """Compare what the body gives at many times together with what it gives at each of them alone.
+
+        The text of a body says whether it may be evaluated at many times together. That the results are equal is
+        believed here, and can be checked: with data that has nulls, times without rows, and references that change.
+
+        Parameters
+        ----------
+        spark : pyspark.sql.SparkSession
+        most : int
+            How many times at most: those that wait to be written, or the last ones that were.
+
+        Returns
+        -------
+        Difference or None
+            Of the first time at which they differ: ``surplus`` is there together only, ``missing`` alone only.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the body is evaluated at one time after another, or no time is there to compare.
+
+        Notes
+        -----
+        Cost: one job over all rows, whose plan grows with the number of times. See also
+        `spark_timely.testing.assert_same_together`.
+        """
+        attempt = f"could not compare task {self.name!r}"
+        if isinstance(most, bool) or not isinstance(most, int) or most < 2:
+            msg = f"{attempt}: found most={shown(most)}"
+            raise InvalidUsageError(msg, hint="give a number of times from 2 on")
+        steps = None if self._alone else self._engine_for(spark).both_ways(most)
+        if self._alone:  # by its text, or by what Spark said of the text for many times
+            msg = f"{attempt}: found a body that is evaluated at one time after another: {self._alone}"
+            raise InvalidUsageError(msg, hint="there is no other way to compare it with")
+        if steps is None or not steps[0].together:
+            msg = f"{attempt}: found fewer than two times"
+            raise InvalidUsageError(msg, hint="compare once its inputs have rows at several complete times")
+        found = self._bodies_of(spark).both_ways(*steps)
+        if found is None:
+            return None
+        time, surplus, missing = found
+        return Difference(self.leaves[0].domain.render_time((time,)), surplus, missing)
 
     def _engine_for(self, spark: SparkSession) -> TaskEngine:
         """Return an engine that writes nothing; where there is no output yet it has one in memory."""
@@ -591,7 +776,7 @@ class ContinualTask(Dataflow):
         opened[sink.path] = log
         return TaskEngine(
             replace(self.plan, read_only=True), sink, opened, files_of=catalog_of,
-            bodies=lambda: SparkBodies(spark, self._body, SessionSettings(spark), self._own_names),
+            bodies=lambda: self._bodies(spark),
         )  # fmt: skip
 
     def _written_at(self, plan: StepPlan) -> SourcePlan:
@@ -677,6 +862,8 @@ class ContinualTask(Dataflow):
             lines += [f"  {each.kind}: {' '.join(each.text.split())}" for each in self._body.statements]
         else:
             lines.append(f"  function, version {self._version!r}")
+        how = f"one time after another: {self._alone}" if self._alone else "many times together"
+        lines.append(f"  evaluated at {how}")
         for source in self.plan.sources:  # one turn per source
             try:
                 read = open_log(source.path, storage_options=self.storage[source.path] or None)

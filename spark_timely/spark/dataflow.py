@@ -36,6 +36,7 @@ from spark_timely.log.wait import Throttle, wait_until
 from spark_timely.notebook import page, shown_in_notebook
 from spark_timely.protocol.note import OutputFailure
 from spark_timely.protocol.replay import Limits
+from spark_timely.spark.arrow_bodies import ArrowBodies, ArrowBody
 from spark_timely.spark.base.checkpoint import damaged_file
 from spark_timely.spark.base.credentials import OPTION, credentials_of, joined_options, named_here
 from spark_timely.spark.base.trigger import Trigger, ending_of, parse_trigger
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     from spark_timely.continual.body import SqlBody
     from spark_timely.continual.engine import TaskPlan
+    from spark_timely.continual.many import ManyBody
     from spark_timely.dataflow.views import Replay
     from spark_timely.datasource.catalog import FileView
     from spark_timely.log import Log
@@ -372,11 +374,14 @@ class TaskPart:
     body : SqlBody or FunctionBody
     own_names : tuple of str
         Under which names the body reads the output.
+    many : ManyBody or None
+        The body for many times together, where there is one in SQL.
     """
 
     plan: TaskPlan
     body: SqlBody | FunctionBody
     own_names: tuple[str, ...]
+    many: ManyBody | None = None
 
 
 @dataclass(frozen=True)
@@ -470,9 +475,11 @@ class _MicroBatch:
             )
         task, (sink,) = part.task, part.sinks
 
-        def bodies() -> SparkBodies:
+        def bodies() -> SparkBodies | ArrowBodies:
             assert self.settings is not None  # it was made with the session of this micro-batch
-            return SparkBodies(self.settings.spark, task.body, self.settings, task.own_names)
+            if isinstance(task.body, ArrowBody):
+                return ArrowBodies(self.settings.spark, task.body, task.own_names)
+            return SparkBodies(self.settings.spark, task.body, self.settings, task.own_names, task.many)
 
         return TaskEngine(
             task.plan,

@@ -1079,7 +1079,7 @@ def test_each_write_time_is_one_commit(tmp_path: Path) -> None:
     world.check(idle=replica)
 
 
-def test_many_write_times_are_one_commit_up_to_what_a_reference_has_passed(tmp_path: Path) -> None:
+def test_many_write_times_are_one_commit_up_to_the_references(tmp_path: Path) -> None:
     world = plain_world(tmp_path, Case("join", WITH_REFERENCE, most_times=3))
     replica = start(world)
     rows = [(time, ("a", time), 1) for time in (1, 2, 4, 6, 8, 9)]
@@ -1096,7 +1096,7 @@ def test_many_write_times_are_one_commit_up_to_what_a_reference_has_passed(tmp_p
 
 
 @pytest.mark.parametrize("wrong", range(1, 9))
-def test_what_fails_together_is_run_in_halves_down_to_the_time_that_fails(wrong: int, tmp_path: Path) -> None:
+def test_what_fails_together_is_run_in_halves_to_what_fails(wrong: int, tmp_path: Path) -> None:
     world = plain_world(tmp_path, Case("copy", (STREAM,), most_times=8))
     replica = start(world)
     rows = [(time, ("a", time), 1) for time in range(1, 9)]
@@ -1119,7 +1119,7 @@ def test_what_fails_together_is_run_in_halves_down_to_the_time_that_fails(wrong:
     world.check(idle=again)
 
 
-def test_a_step_of_many_times_that_lost_is_decided_again_and_smaller(tmp_path: Path) -> None:
+def test_a_step_of_many_times_that_lost_is_smaller_afterwards(tmp_path: Path) -> None:
     world = plain_world(tmp_path, Case("copy", (STREAM,), most_times=8))
     winner, loser = start(world), start(world)
     idle(winner)

@@ -32,6 +32,7 @@ TOURS = [
     "docs/tutorial/flights.md",
     "docs/how-to/history.md",
     "docs/how-to/continual-tasks.md",
+    "docs/how-to/upserts.md",
 ]
 
 

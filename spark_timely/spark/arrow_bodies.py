@@ -1,0 +1,1024 @@
+"""Evaluate the body of a continual task that is a function of Arrow tables: each step is one task of Spark's.
+
+The task reads the step's files itself, sums the updates of collections, calls the function, and writes the files of the
+output's log. No SQL is planned and no view is made, so that a small step costs little more than an empty job.
+
+Invariants
+----------
+1. What a step gives depends on its plan alone. What a process keeps of a reference (`Kept`) was read from files that
+   are never changed, each of which the plan names; where that cannot be, everything is read again.
+2. Rows stay where they are computed: names and statistics of files come back, and numbers.
+3. Times are evaluated in order. Each sees contents as of itself, and the output as the times before it leave it.
+4. Which rows come together in a file, or in which order, changes no row of the result of a function that does not look
+   at the order of its rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from spark_timely.canonical.row_hash import RowHasher
+from spark_timely.continual.plan import SourcePlan, StepPlan, StepResult
+from spark_timely.continual.sources import Updates
+from spark_timely.dataflow.engine.steps import is_cancelled
+from spark_timely.dataflow.views import time_value
+from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split
+from spark_timely.datasource.reader import read_split
+from spark_timely.errors import (
+    DataLossError,
+    InvalidUsageError,
+    MultiplicityOverflowError,
+    NegativeMultiplicityError,
+    OperatorError,
+    SchemaMismatchError,
+    StorageError,
+    TimelyError,
+    described,
+    shown,
+)
+from spark_timely.log.files.format import canonical_type, conform
+from spark_timely.log.files.parquet import message_table, write_data_files
+from spark_timely.log.reader import exact_sums
+from spark_timely.spark.base.schema import spark_schema, spark_type
+from spark_timely.spark.base.worker import settle_worker
+from spark_timely.spark.bodies import Changes, FunctionBody, fits
+from spark_timely.spark.dataflow_tasks import DRIVER_BYTES
+from spark_timely.time.arrays import is_sorted, lexsort, run_starts, unique_times
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_timely.log.machine.state import DataFile
+    from spark_timely.time.arrays import BoolArray, IntArray
+
+__all__ = [
+    "KEPT_BYTES",
+    "MAX_BYTES",
+    "ArrowBodies",
+    "ArrowBody",
+    "Kept",
+    "compare_step",
+    "rows_of_step",
+    "run_step",
+    "times_of_changes",
+]
+
+_log = logging.getLogger("spark_timely.continual")
+
+MAX_BYTES: Final = 1 << 30
+"""Of decoded rows that a step may hold, unless the task says otherwise."""
+
+KEPT_BYTES: Final = 256 << 20
+"""Of decoded rows of references that a process keeps between steps."""
+
+_DIFF: Final = "_diff"
+
+# What is written at once, where several times give more than that.
+_MOST_BYTES: Final = 256 << 20
+
+# Updates that are summed at once where only their times are asked for.
+_PIECE_ROWS: Final = 1 << 20
+
+# Changes of contents beside the rows that they change: more of them are put among these rows, which are sorted then.
+_FEW_ROWS: Final = 1 << 12
+
+# Tables in which a stream log's rows lie: more of them are made one.
+_MOST_PARTS: Final = 64
+
+_RESULTS: Final = StructType([StructField("result", BinaryType())])
+
+_T = TypeVar("_T")
+
+Tables: TypeAlias = Mapping[str, pa.Table]
+
+
+@dataclass(frozen=True)
+class ArrowBody(FunctionBody):
+    """A function that makes tables of tables.
+
+    Attributes
+    ----------
+    max_bytes : int
+        Of decoded rows that a step may hold.
+
+    Examples
+    --------
+    >>> body = ArrowBody(lambda inputs, references, time: inputs["i"], ("i",), (), reads_output=False)
+    >>> body.call({"i": pa.table({"n": [1]})}, 5, None, ()).insert.to_pylist()
+    [{'n': 1}]
+    """
+
+    max_bytes: int = MAX_BYTES
+
+    def call(self, frames: Tables, time: object, output: pa.Table | None, own_names: Sequence[str]) -> Changes:
+        """Call the function with the tables of a time; a table that it gives is to be inserted."""
+        inputs = {name: frames[name] for name in self.inputs}
+        references = {name: frames[name] for name in self.references if name in frames}
+        references |= {name: output for name in self.references if name in own_names and output is not None}
+        given = (inputs, references, time, output) if self.reads_output else (inputs, references, time)
+        made: Any = self.function(*given)
+        changes = isinstance(made, Changes)
+        parts = [each for each in (made.insert, made.delete) if each is not None] if changes else [made]
+        wrong = [each for each in parts if not isinstance(each, pa.Table)]
+        if wrong:
+            msg = f"could not run the function of a task: found {shown(wrong[0])} in place of a pyarrow.Table"
+            raise InvalidUsageError(msg, hint="return a table, or Changes of tables; Changes() if nothing changes")
+        return made if changes else Changes(insert=made)
+
+
+# Reading -----------------------------------------------------------------------------------------------
+
+
+class Room:
+    """What rows a step may hold, in bytes.
+
+    Parameters
+    ----------
+    plan : StepPlan or None
+        For the error; None where times alone are asked for.
+    most : int
+    """
+
+    def __init__(self, plan: StepPlan | None, most: int) -> None:
+        self._plan, self._most, self._taken = plan, most, 0
+
+    def take(self, n_bytes: int, source: SourcePlan) -> None:
+        """Take room for rows of a log.
+
+        Raises
+        ------
+        OperatorError
+            If there is none left.
+        """
+        self.check(n_bytes, source)
+        self._taken += n_bytes
+
+    def check(self, n_bytes: int, source: SourcePlan) -> None:
+        """Refuse what there is no room for, as `take`; it is not held for long."""
+        if self._taken + n_bytes <= self._most:
+            return
+        plan = self._plan
+        what = "look at an input" if plan is None else f"run task {plan.task!r} at {plan.where}"
+        msg = f"could not {what}: found more than max_bytes={self._most} of rows, with log {source.path!r}"
+        hint = "leave arrow=True out: a function of DataFrames has room for more; or give a greater max_bytes"
+        raise OperatorError(
+            msg,
+            hint=hint,
+            operator=None if plan is None else plan.task,
+            lower=None if plan is None else plan.where,
+            upper=None if plan is None else plan.where,
+        )
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([each.with_nullable(True) for each in schema])  # noqa: FBT003 - as Arrow has it
+
+
+def _batches(
+    source: SourcePlan, files: Sequence[str], lower: int | None, upper: int | None, columns: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Give the rows of files at times in [lower, upper): the time, of a collection the diff, and payload columns."""
+    (name,), (kind,) = source.domain.columns, source.domain.types
+    own = [pa.field(_DIFF, pa.int64())] if source.kind == "collection" else []
+    schema = pa.schema([pa.field(name, kind.arrow), *own, *_nullable(columns)])
+    split = Split(
+        0, 1, source.path, tuple(map(FilePiece, files)),
+        lower=(source.domain.minimum,) if lower is None else ((lower,),),
+        upper=() if upper is None else ((upper,),),
+    )  # fmt: skip
+    if files:
+        yield from read_split(split, ReplayLayout(schema, source.domain), storage=source.storage)
+
+
+def _read(source: SourcePlan, files: Sequence[str], lower: int | None, upper: int | None, room: Room) -> Updates:
+    """Return the rows of files at times in [lower, upper), each with how often it comes or goes."""
+    found = []
+    for batch in _batches(source, files, lower, upper, source.schema):  # one turn per 100,000 rows
+        room.take(batch.nbytes, source)
+        found.append(batch)
+    return _updates(source, found, source.schema)
+
+
+def _updates(source: SourcePlan, batches: Sequence[pa.RecordBatch], columns: pa.Schema) -> Updates:
+    payload = _nullable(columns)
+    if not batches:
+        return Updates(np.empty(0, np.int64), np.empty(0, np.int64), payload.empty_table())
+    table = pa.Table.from_batches(batches)
+    times = source.domain.from_columns(table)[:, 0]
+    rows = table.select(payload.names)
+    if source.kind == "stream":
+        return Updates(times, np.ones(times.shape[0], np.int64), rows)
+    return Updates(times, np.asarray(table.column(_DIFF).to_numpy(), np.int64), rows)
+
+
+def _bytes_of_copies(rows: pa.Table, counts: IntArray) -> int:
+    n = counts.shape[0]
+    return int(rows.nbytes * (float(counts.astype(np.float64).sum()) / n)) if n else 0
+
+
+def _copies(rows: pa.Table, counts: IntArray) -> pa.Table:
+    """Return each row as often as its count says; counts are positive."""
+    if not counts.shape[0] or int(counts.max()) == 1:
+        return rows
+    return rows.take(pa.array(np.repeat(np.arange(counts.shape[0]), counts)))
+
+
+def _negative(source: SourcePlan, diff: int) -> NegativeMultiplicityError:
+    msg = f"could not read the contents of log {source.path!r}: found a row with diff={diff}"
+    return NegativeMultiplicityError(msg, hint="verify the capture: it retracts a row that it never added", diff=diff)
+
+
+# Inputs ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Arrivals:
+    """What an input shows at each time of a step: rows, ordered by their time."""
+
+    times: IntArray
+    rows: pa.Table
+
+    def at(self, time: int) -> pa.Table:
+        low, high = np.searchsorted(self.times, time, "left"), np.searchsorted(self.times, time, "right")
+        return self.rows if high - low == self.rows.num_rows else self.rows.slice(low, high - low)
+
+
+def _arrivals(source: SourcePlan, first: int, room: Room) -> _Arrivals:
+    """Read an input. All that the plan names before the first time is shown at it: a snapshot."""
+    if source.kind == "stream" and source.shown == "deletes":
+        none = _updates(source, [], source.schema)
+        return _Arrivals(none.times, none.rows)  # of a stream nothing is ever taken away
+    found = _read(source, source.files, source.lower, source.upper, room)
+    moved = Updates(np.maximum(found.times, first), found.diffs, found.rows)
+    if source.kind == "stream":
+        if not is_sorted(moved.times[:, None]):
+            order = lexsort(moved.times[:, None])
+            moved = Updates(moved.times[order], moved.diffs[order], moved.rows.take(pa.array(order)))
+        return _Arrivals(moved.times, moved.rows)
+    summed = moved.consolidated()
+    if source.shown == "inserts":
+        whole = summed.diffs[summed.times == first] if source.lower is None else summed.diffs[:0]
+        if whole.shape[0] and int(whole.min()) < 0:
+            raise _negative(source, int(whole.min()))
+        chosen = summed.where(summed.diffs > 0)
+        counts = chosen.diffs
+    else:
+        chosen = summed.where(summed.diffs < 0)
+        # What is too much for 64 bits is too much for any memory: it is refused there.
+        counts = np.minimum(-np.maximum(chosen.diffs, -_GREATEST), _GREATEST)
+    room.check(_bytes_of_copies(chosen.rows, counts), source)
+    rows = _copies(chosen.rows, counts)
+    return _Arrivals(chosen.times if rows is chosen.rows else np.repeat(chosen.times, counts), rows)
+
+
+_GREATEST: Final = (1 << 63) - 1
+
+
+def times_of_changes(source: SourcePlan, most_bytes: int = MAX_BYTES) -> IntArray:
+    """Return the times at which a collection has inserts, or deletes: `spark_timely.continual.plan.Bodies.write_times`.
+
+    Parameters
+    ----------
+    source : SourcePlan
+        Of a collection.
+    most_bytes : int
+        Of the rows of a time, or of the contents if these are asked for.
+
+    Notes
+    -----
+    Cost: times and diffs are read. Rows are read and hashed only at times that have both signs: of one sign alone no
+    row is taken back.
+    """
+    try:
+        return _times_of_changes(source, most_bytes)
+    except DataLossError as error:
+        raise _gone(error, f"find the write times of log {source.path!r}") from error
+
+
+def _times_of_changes(source: SourcePlan, most_bytes: int) -> IntArray:
+    sign = 1 if source.shown == "inserts" else -1
+    if source.lower is None:
+        assert source.upper is not None
+        held = _read(source, source.files, None, source.upper, Room(None, most_bytes))
+        summed = replace(held, times=np.zeros_like(held.times)).consolidated()
+        return np.array([source.upper - 1] if summed.diffs.shape[0] else [], np.int64)
+    found: dict[int, list[IntArray]] = {1: [], -1: []}
+    counted: list[tuple[IntArray, IntArray]] = []
+    for batch in _batches(source, source.files, source.lower, source.upper, pa.schema([])):  # per 100,000 rows
+        part = _updates(source, [batch], pa.schema([]))
+        for which, seen in found.items():  # two turns
+            seen.append(np.unique(part.times[part.diffs > 0 if which > 0 else part.diffs < 0]))
+        distinct, counts = unique_times(part.times[:, None])
+        counted.append((distinct[:, 0], np.asarray(counts, np.int64)))
+    none: IntArray = np.empty(0, np.int64)
+    ours, others = (np.unique(np.concatenate([none, *found[which]])) for which in (sign, -sign))
+    mixed = np.intersect1d(ours, others, assume_unique=True)
+    sure: IntArray = np.setdiff1d(ours, mixed, assume_unique=True)
+    times, sizes = _counts(counted)
+    parts = [sure]
+    for piece in _in_pieces(mixed, sizes[np.searchsorted(times, mixed)]):  # one turn per million rows
+        room = Room(None, most_bytes)
+        rows = _read(source, source.files, int(piece[0]), int(piece[-1]) + 1, room)
+        summed = rows.where(np.isin(rows.times, piece)).consolidated()
+        parts.append(np.unique(summed.times[summed.diffs * sign > 0]))
+    changed: IntArray = np.sort(np.concatenate(parts))
+    return changed
+
+
+def _counts(parts: Sequence[tuple[IntArray, IntArray]]) -> tuple[IntArray, IntArray]:
+    """Return the distinct times of all parts, and how many rows each has."""
+    none: IntArray = np.empty(0, np.int64)
+    times = np.concatenate([none, *(each for each, _ in parts)])
+    distinct, inverse = np.unique(times, return_inverse=True)
+    sizes: IntArray = np.zeros(distinct.shape[0], np.int64)
+    np.add.at(sizes, inverse, np.concatenate([none, *(each for _, each in parts)]))
+    return distinct, sizes
+
+
+def _in_pieces(times: IntArray, sizes: IntArray) -> list[IntArray]:
+    """Cut times into pieces of a bounded number of rows; a time that has more is a piece by itself."""
+    if not times.shape[0]:
+        return []
+    numbers = (np.cumsum(sizes) - 1) // _PIECE_ROWS
+    return np.split(times, np.flatnonzero(np.diff(numbers)) + 1)
+
+
+# Contents ----------------------------------------------------------------------------------------------
+
+
+def _hashes(rows: pa.Table) -> IntArray:
+    return RowHasher(rows.schema).hash(rows).view(np.int64)
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Rows of a collection with how often each is there, none equal to another, in the order of their hashes."""
+
+    hashes: IntArray
+    diffs: IntArray
+    rows: pa.Table
+
+    @classmethod
+    def of(cls, *parts: _Sums) -> _Sums:
+        """Return all rows of some parts, which need neither be in order nor without equals; at least one part."""
+        hashes = np.concatenate([part.hashes for part in parts])
+        diffs = np.concatenate([part.diffs for part in parts])
+        rows = pa.concat_tables([part.rows for part in parts])
+        order = lexsort(hashes)
+        starts = run_starts(hashes[order])
+        if not starts.shape[0]:
+            return cls(hashes, diffs, rows)
+        sums, fit = exact_sums(diffs[order], starts)
+        if not fit.all():
+            row = rows.slice(int(order[starts[np.flatnonzero(~fit)[0]]]), 1).to_pylist()[0]
+            msg = f"could not sum the updates of a log: found row={shown(row)} more often than 64 bits count"
+            raise MultiplicityOverflowError(msg, hint="correct what produces the changes", data=row)
+        kept = np.flatnonzero(sums)
+        places = order[starts[kept]]
+        if places.shape[0] == rows.num_rows and is_sorted(places[:, None]):
+            return cls(hashes, sums, rows)
+        return cls(hashes[places], sums[kept], rows.take(pa.array(places)))
+
+    def places_of(self, hashes: IntArray) -> IntArray:
+        """Return where rows of some hashes are, sorted; of those that are there."""
+        low = np.searchsorted(self.hashes[:, 0], hashes[:, 0], "left")
+        n = np.searchsorted(self.hashes[:, 0], hashes[:, 0], "right") - low
+        # Of several rows with one half of a hash the other half decides.
+        which = np.repeat(np.arange(hashes.shape[0]), n)
+        places = np.repeat(low, n) + np.arange(which.shape[0]) - np.repeat(np.cumsum(n) - n, n)
+        found: IntArray = np.unique(places[self.hashes[places, 1] == hashes[which, 1]]).astype(np.int64)
+        return found
+
+    def taken(self, places: IntArray) -> _Sums:
+        return _Sums(self.hashes[places], self.diffs[places], self.rows.take(pa.array(places)))
+
+    @property
+    def n(self) -> int:
+        return int(self.diffs.shape[0])
+
+    @property
+    def n_bytes(self) -> int:
+        return int(self.hashes.nbytes + self.diffs.nbytes + self.rows.nbytes)
+
+
+@dataclass(frozen=True)
+class _Collection:
+    """The contents of a collection: many rows, sorted by hash, and what has changed of them since they were sorted.
+
+    A change costs what it changes, and a copy of the rows where it takes one away.
+    """
+
+    base: _Sums
+    recent: _Sums
+
+    @classmethod
+    def empty(cls, schema: pa.Schema) -> _Collection:
+        none = _Sums(np.empty((0, 2), np.int64), np.empty(0, np.int64), _nullable(schema).empty_table())
+        return cls(none, none)
+
+    def plus(self, diffs: IntArray, rows: pa.Table) -> _Collection:
+        """Return the contents after some updates."""
+        if not diffs.shape[0]:
+            return self
+        recent = _Sums.of(self.recent, _Sums(_hashes(rows), diffs, rows))
+        if recent.n > max(_FEW_ROWS, self.base.n // 4):
+            return _Collection(_Sums.of(self.base, recent), replace(recent, **_NOTHING, rows=recent.rows.slice(0, 0)))
+        return _Collection(self.base, recent)
+
+    @cached_property
+    def now(self) -> tuple[IntArray, pa.Table]:
+        """How often each row is there, and the rows; none is there zero times."""
+        if not self.recent.n:
+            return self.base.diffs, self.base.rows
+        places = self.base.places_of(self.recent.hashes)
+        changed = _Sums.of(self.base.taken(places), self.recent)
+        if not places.shape[0]:
+            left = self.base.diffs, self.base.rows
+        else:
+            stays: BoolArray = np.ones(self.base.n, np.bool_)
+            stays[places] = False
+            left = self.base.diffs[stays], self.base.rows.filter(pa.array(stays))
+        return np.concatenate([left[0], changed.diffs]), pa.concat_tables([left[1], changed.rows])
+
+    @cached_property
+    def _bounds(self) -> tuple[int, int]:
+        """The least number of times that any row is there, and the bytes of all copies."""
+        diffs, rows = self.now
+        return int(diffs.min()) if diffs.shape[0] else 1, _bytes_of_copies(rows, diffs)
+
+    @cached_property
+    def _copied(self) -> pa.Table:
+        return _copies(self.now[1], self.now[0])
+
+    def table(self, source: SourcePlan, room: Room) -> pa.Table:
+        """Return each row as often as it is there."""
+        least, n_bytes = self._bounds
+        if least < 0:
+            raise _negative(source, least)
+        room.check(n_bytes, source)
+        return self._copied
+
+    def held_of(self, rows: pa.Table) -> _Sums:
+        """Return of some rows those that are there, and how often."""
+        hashes = _hashes(rows)
+        return _Sums.of(*(part.taken(part.places_of(hashes)) for part in (self.base, self.recent)))
+
+    @property
+    def n_bytes(self) -> int:
+        # What was made of them for the body is kept with them.
+        made = self._bounds[1] if "_copied" in self.__dict__ and self._copied is not self.base.rows else 0
+        return self.base.n_bytes + self.recent.n_bytes + made
+
+
+_NOTHING: Final[dict[str, npt.NDArray[np.int64]]] = {
+    "hashes": np.empty((0, 2), np.int64),
+    "diffs": np.empty(0, np.int64),
+}
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """The contents of a stream log: all its rows."""
+
+    rows: pa.Table
+
+    @classmethod
+    def empty(cls, schema: pa.Schema) -> _Stream:
+        return cls(_nullable(schema).empty_table())
+
+    def plus(self, diffs: IntArray, rows: pa.Table) -> _Stream:
+        """Return the contents after some more rows."""
+        del diffs  # 1 each
+        if not rows.num_rows:
+            return self
+        both = pa.concat_tables([self.rows, rows]) if self.rows.num_rows else rows
+        many = both.num_columns and both.column(0).num_chunks > _MOST_PARTS
+        return _Stream(both.combine_chunks() if many else both)
+
+    def table(self, source: SourcePlan, room: Room) -> pa.Table:
+        """Return the rows."""
+        del source, room
+        return self.rows
+
+    @property
+    def n_bytes(self) -> int:
+        return int(self.rows.nbytes)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a log holds as of a time, and what some of its files have at later ones.
+
+    Attributes
+    ----------
+    files : frozenset of str
+        From which all was read.
+    as_of : int or None
+        None: nothing was read.
+    contents : _Collection or _Stream
+    later : Updates
+        Ordered by their times.
+    """
+
+    files: frozenset[str]
+    as_of: int | None
+    contents: _Collection | _Stream
+    later: Updates
+
+    @classmethod
+    def empty(cls, source: SourcePlan) -> _Held:
+        contents = (_Collection if source.kind == "collection" else _Stream).empty(source.schema)
+        return cls(frozenset(), None, contents, _updates(source, [], source.schema))
+
+    def read(self, source: SourcePlan, as_of: int, room: Room) -> _Held:
+        """Return what the log holds as of a time that is not earlier, by the files of the plan."""
+        missing = [path for path in source.files if path not in self.files]
+        found = _read(source, missing, source.lower, None, room)
+        order = lexsort(found.times[:, None])
+        first = int(np.searchsorted(found.times[order], as_of, "right"))
+        now, after = order[:first], order[first:]
+        contents = self.contents
+        if now.shape[0]:
+            whole = now.shape[0] == order.shape[0]
+            rows = found.rows if whole else found.rows.take(pa.array(now))
+            contents = contents.plus(found.diffs if whole else found.diffs[now], rows)
+        later = self.later
+        if after.shape[0]:
+            later = Updates.concat(later, found.where(found.times > as_of))
+            by_time = lexsort(later.times[:, None])
+            later = Updates(later.times[by_time], later.diffs[by_time], later.rows.take(pa.array(by_time)))
+        return _Held(frozenset(source.files), self.as_of, contents, later).at(as_of)
+
+    def at(self, as_of: int) -> _Held:
+        """Return what is there as of a time that is not earlier."""
+        n = int(np.searchsorted(self.later.times, as_of, "right"))
+        if not n:
+            return self if self.as_of == as_of else replace(self, as_of=as_of)
+        later = self.later
+        contents = self.contents.plus(later.diffs[:n], later.rows.slice(0, n))
+        return _Held(self.files, as_of, contents, Updates(later.times[n:], later.diffs[n:], later.rows.slice(n)))
+
+    def reaches(self, source: SourcePlan, as_of: int) -> bool:
+        """Whether this can be moved on to a time: it is not past it, and all its files are still there."""
+        return self.as_of is not None and self.as_of <= as_of and self.files <= set(source.files)
+
+    @property
+    def n_bytes(self) -> int:
+        return self.contents.n_bytes + int(self.later.rows.nbytes + 16 * self.later.times.shape[0])
+
+
+class Kept:
+    """Contents of references that a process keeps from step to step, the ones used last, within a number of bytes.
+
+    Parameters
+    ----------
+    most : int
+
+    Notes
+    -----
+    Spark gives a task to any of its Python processes, and each keeps its own: as many as there are cores of executors,
+    each as far as it was when it last evaluated the task. One that does nothing for a minute ends, with what it keeps.
+
+    Examples
+    --------
+    >>> Kept().n_bytes
+    0
+    """
+
+    def __init__(self, most: int = KEPT_BYTES) -> None:
+        self._most = most
+        self._held: OrderedDict[tuple[object, ...], _Held] = OrderedDict()
+
+    def get(self, key: tuple[object, ...]) -> _Held | None:
+        """Return what was kept under a key."""
+        return self._held.get(key)
+
+    def put(self, key: tuple[object, ...], held: _Held) -> None:
+        """Keep something, in place of what was kept longest without being used."""
+        self._held[key] = held
+        self._held.move_to_end(key)
+        size = sum(each.n_bytes for each in self._held.values())
+        while size > self._most:  # one turn per log
+            _, gone = self._held.popitem(last=False)
+            size -= gone.n_bytes
+
+    @property
+    def n_bytes(self) -> int:
+        """Of all that is kept."""
+        return sum(each.n_bytes for each in self._held.values())
+
+
+_kept = Kept()  # of this process
+
+
+# A step ------------------------------------------------------------------------------------------------
+
+
+class _Given(NamedTuple):
+    """What the body gives at a time: the output's payload, and diffs."""
+
+    time: int
+    rows: pa.Table
+    diffs: IntArray
+
+
+class _Step:
+    """A step where its rows are: reads the sources once, and calls the body for each time, in order (invariant 3)."""
+
+    def __init__(self, body: ArrowBody, plan: StepPlan, own_names: Sequence[str], kept: Kept) -> None:
+        self._body, self._plan, self._own_names, self._kept = body, plan, tuple(own_names), kept
+        self._room = Room(plan, body.max_bytes)
+        first = plan.times[0]
+        self._arrivals = {
+            each.alias: _arrivals(each, first, self._room) for each in plan.sources if each.shown not in _CONTENTS
+        }
+        self._sources = {each.alias: each for each in plan.sources if each.shown in _CONTENTS}
+        self._held = {alias: self._read(each, self._as_of(each, first)) for alias, each in self._sources.items()}
+        self._own = None if plan.own is None else self._read(plan.own, first - 1)
+
+    @staticmethod
+    def _as_of(source: SourcePlan, time: int) -> int:
+        if source.shown == "contents":
+            return time
+        # The newest: the same at all times of a step.
+        return _GREATEST if source.upper is None else source.upper - 1
+
+    def _key(self, source: SourcePlan) -> tuple[object, ...]:
+        plan = self._plan
+        schema = source.schema.serialize().to_pybytes()
+        return plan.storage.uri, plan.task, source.path, source.kind, source.shown, source.lower, schema
+
+    def _read(self, source: SourcePlan, as_of: int) -> _Held:
+        key = self._key(source)
+        held = self._kept.get(key)
+        if held is None or not held.reaches(source, as_of):
+            held = _Held.empty(source)
+        else:
+            self._room.take(held.n_bytes, source)
+        held = held.read(source, as_of, self._room)
+        # As of the first time: a step that fails is taken again from there.
+        self._kept.put(key, held)
+        return held
+
+    def run(self) -> Iterator[_Given]:
+        """Give what the body gives at each time.
+
+        Raises
+        ------
+        OperatorError
+            If the function fails, or gives what it must not.
+        """
+        for time in self._plan.times:  # one turn per time, each a call of the user's function
+            yield self._at(time)
+        for alias, held in self._held.items():  # one turn per reference
+            self._kept.put(self._key(self._sources[alias]), held)
+
+    def _at(self, time: int) -> _Given:
+        plan, room = self._plan, self._room
+        self._held = {name: held.at(self._as_of(self._sources[name], time)) for name, held in self._held.items()}
+        tables = {alias: each.at(time) for alias, each in self._arrivals.items()}
+        tables |= {name: held.contents.table(self._sources[name], room) for name, held in self._held.items()}
+        own = None if self._own is None or plan.own is None else self._own.contents.table(plan.own, room)
+        where = f"{plan.form.domain.render_time((time,))}"
+        at = time_value(plan.form.domain, (time,))
+        try:
+            changes = self._body.call(tables, at, own, self._own_names)
+        except Exception as error:
+            msg = f"could not run task {plan.task!r} at {where}: {described(error).partition(_LINE)[0]}"
+            hint = "correct the body, or the data; nothing of this time was written"
+            given_hint = error.hint if isinstance(error, TimelyError) else None
+            raise _operator_error(plan, where, msg, given_hint or hint) from error
+        try:
+            given = self._given(time, changes, where)
+        except SchemaMismatchError as error:
+            raise _operator_error(plan, where, error.message, error.hint) from error
+        if self._own is not None and time != plan.times[-1]:
+            rows = given.rows.cast(_nullable(given.rows.schema))
+            self._own = replace(self._own, contents=self._own.contents.plus(given.diffs, rows))
+        return given
+
+    def _given(self, time: int, changes: Changes, where: str) -> _Given:
+        plan = self._plan
+        payload = plan.form.payload
+        inserted = payload.empty_table() if changes.insert is None else _fitted(changes.insert, plan, where)
+        ones: IntArray = np.ones(inserted.num_rows, np.int64)
+        if plan.form.kind == "stream":
+            if changes.delete is not None:
+                msg = f"could not run task {plan.task!r} at {where}: found rows to delete from a stream log"
+                hint = "write into a collection log: a stream log takes no row back"
+                raise _operator_error(plan, where, msg, hint)
+            return _Given(time, inserted, ones)
+        parts = [_Sums(_hashes(inserted), ones, inserted)]
+        if changes.delete is not None:
+            own = None if self._own is None else self._own.contents
+            if not isinstance(own, _Collection):
+                msg = f"could not run task {plan.task!r} at {where}: found rows to delete, and a body without deletes"
+                raise _operator_error(plan, where, msg, "say deletes=True")
+            gone = own.held_of(_fitted(changes.delete, plan, where))
+            parts.append(replace(gone, diffs=-gone.diffs, rows=conform(gone.rows, payload)))
+        summed = _Sums.of(*parts)
+        return _Given(time, summed.rows, summed.diffs)
+
+
+_CONTENTS: Final = ("contents", "newest")
+_LINE: Final = "\n"
+
+
+def _operator_error(plan: StepPlan, where: str, message: str, hint: str | None) -> OperatorError:
+    return OperatorError(message, hint=hint, operator=plan.task, lower=where, upper=where)
+
+
+def _fitted(rows: pa.Table, plan: StepPlan, where: str) -> pa.Table:
+    """Bring the rows of a function into the columns of the output, by their names; nothing loses a digit."""
+    schema, names = plan.form.payload, rows.schema.names
+    attempt = f"could not run task {plan.task!r} at {where}"
+    if sorted(names) != sorted(schema.names):
+        msg = f"{attempt}: found columns {shown(names)} for columns {shown(schema.names)} of its output"
+        raise SchemaMismatchError(msg, hint="give the columns of the output", context={"task": plan.task})
+    zone = plan.settings.get("spark.sql.session.timeZone", "UTC")
+    columns = [_column(rows.column(each.name), each, attempt, zone) for each in schema]
+    try:
+        return conform(pa.table(columns, names=schema.names), schema)
+    except SchemaMismatchError as error:
+        error_ = SchemaMismatchError(f"{attempt}: {error.message}", hint=error.hint, context=error.context)
+        raise error_ from error
+
+
+def _column(found: pa.ChunkedArray, wanted: pa.Field, attempt: str, zone: str) -> pa.ChunkedArray:
+    """Return a column in a type that `conform` takes for the wanted one; refuse it by the rules of Spark's bodies."""
+    if found.type == wanted.type:
+        return found
+    if pa.types.is_null(found.type):
+        return pa.chunked_array([pa.nulls(len(found), wanted.type)])
+    try:
+        kept = canonical_type(found.type, wanted.name)
+        suits = fits(spark_type(kept, column=wanted.name), spark_type(wanted.type, column=wanted.name))
+    except SchemaMismatchError:
+        kept, suits = found.type, False
+    if not suits:
+        msg = f"{attempt}: found type {str(found.type)!r} for column {wanted.name!r} of type {str(wanted.type)!r}"
+        raise SchemaMismatchError(msg, hint="cast it in the body", context={"column": wanted.name})
+    if pa.types.is_date(kept) and pa.types.is_timestamp(wanted.type):
+        return _midnights(found, wanted, attempt, zone)
+    if pa.types.is_integer(kept) and pa.types.is_floating(wanted.type):
+        return found.cast(kept).cast(wanted.type)
+    return found
+
+
+def _midnights(found: pa.ChunkedArray, wanted: pa.Field, attempt: str, zone: str) -> pa.ChunkedArray:
+    """Return when days begin in the session's time zone, as Spark casts them; where a clock is put on, right after."""
+    local = found.cast(pa.timestamp("us"))
+    try:
+        moments = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="latest")
+    except pa.ArrowInvalid as error:
+        msg = f"{attempt}: found dates for column {wanted.name!r} of timestamps, and time zone {zone!r}: {error}"
+        raise SchemaMismatchError(msg, hint="cast it in the body", context={"column": wanted.name}) from error
+    return moments.cast(wanted.type)
+
+
+def run_step(
+    body: ArrowBody, plan: StepPlan, own_names: Sequence[str] = ("output",), kept: Kept | None = None
+) -> StepResult:
+    """Evaluate a body at the times of a step, and write what it gives: what a task of Spark's does.
+
+    Parameters
+    ----------
+    body : ArrowBody
+    plan : StepPlan
+    own_names : sequence of str
+        Under which names the body reads the output.
+    kept : Kept, optional
+        Contents from earlier steps; those of this process unless given.
+
+    Returns
+    -------
+    StepResult
+        With the error of the body, if it fails.
+
+    Raises
+    ------
+    StorageError
+        If files cannot be read or written; also if a file is gone.
+
+    Notes
+    -----
+    Cost: what inputs have at these times is read. Of a reference what was written since this process last evaluated the
+    task; all of it the first time, and where its files were merged since.
+    """
+    files: list[DataFile] = []
+    held: list[_Given] = []
+    size = 0
+    try:
+        for given in _Step(body, plan, own_names, _kept if kept is None else kept).run():  # one turn per time
+            held.append(given)
+            size += given.rows.nbytes
+            if size >= _MOST_BYTES:
+                files += _write(held, plan)
+                held, size = [], 0
+    except OperatorError as error:
+        return StepResult(files, error)
+    except DataLossError as error:
+        raise _gone(error, f"run task {plan.task!r} at {plan.where}") from error
+    except StorageError:
+        raise
+    except TimelyError as error:
+        message = f"could not run task {plan.task!r} at {plan.where}: {error.message}"
+        return StepResult(files, _operator_error(plan, plan.where, message, error.hint))
+    files += _write(held, plan)
+    return StepResult(files)
+
+
+def _gone(error: Exception, attempt: str) -> StorageError:
+    """Return the error for files that are not there any more: the step is planned again."""
+    return StorageError(
+        f"could not {attempt}: {described(error)}",
+        hint="wait: where a vacuum took a file that was merged before, the step is planned again; if the error stays,"
+        " restore the log's files",
+    )
+
+
+def _write(held: Sequence[_Given], plan: StepPlan) -> list[DataFile]:
+    table, times, diffs = _together(held, plan)
+    if not table.num_rows:
+        return []
+    messages = message_table(plan.form, table, times, plan.stream, plan.seq, diffs)
+    return write_data_files(
+        plan.storage, messages, times, stream=plan.stream, seq=plan.seq, domain=plan.form.domain, job=plan.job
+    )
+
+
+def _together(held: Sequence[_Given], plan: StepPlan) -> tuple[pa.Table, IntArray, IntArray | None]:
+    """Return what was given at several times: rows, times, and of a collection diffs."""
+    payload = plan.form.payload
+    table = pa.concat_tables([payload.empty_table(), *(each.rows for each in held)])
+    times = np.repeat(np.array([each.time for each in held], np.int64), [each.rows.num_rows for each in held])
+    if plan.form.kind == "stream":
+        return table, times[:, None], None
+    return table, times[:, None], np.concatenate([np.empty(0, np.int64), *(each.diffs for each in held)])
+
+
+def rows_of_step(body: ArrowBody, plan: StepPlan, own_names: Sequence[str] = ("output",)) -> pa.Table:
+    """Return what a body gives: the time, of a collection the diff, and the output's payload.
+
+    Raises
+    ------
+    OperatorError
+        If the body fails.
+    """
+    held = list(_Step(body, plan, own_names, Kept(0)).run())
+    table, times, diffs = _together(held, plan)
+    columns = dict(plan.form.domain.to_columns(times))
+    if diffs is not None:
+        columns[_DIFF] = pa.array(diffs)
+    columns.update(zip(table.schema.names, table.columns, strict=True))
+    return pa.table(columns, schema=_schema_of_step(plan))
+
+
+def _schema_of_step(plan: StepPlan) -> pa.Schema:
+    (name,), (kind,) = plan.form.domain.columns, plan.form.domain.types
+    own = [pa.field(_DIFF, pa.int64())] if plan.form.kind == "collection" else []
+    return pa.schema([pa.field(name, kind.arrow), *own, *_nullable(plan.form.payload)])
+
+
+def compare_step(
+    body: ArrowBody, plan: StepPlan, written: SourcePlan, own_names: Sequence[str] = ("output",)
+) -> tuple[int, int]:
+    """Return how many rows a step gives that were not written, and how many were that it does not give.
+
+    Raises
+    ------
+    OperatorError
+        If the body fails.
+    """
+    held = list(_Step(body, plan, own_names, Kept(0)).run())
+    there = _read(written, written.files, written.lower, written.upper, Room(plan, body.max_bytes))
+    schema = _nullable(plan.form.payload)
+    parts = [_Sums(_hashes(each.rows), each.diffs, each.rows.cast(schema)) for each in held]
+    left = _Sums.of(_Sums(_hashes(there.rows), -there.diffs, there.rows.select(schema.names).cast(schema)), *parts)
+    more = left.diffs > 0
+    return int(left.diffs[more].sum()), int(-left.diffs[~more].sum())
+
+
+# Where Spark comes in ----------------------------------------------------------------------------------
+
+
+class ArrowBodies:
+    """Evaluates the body of one task, a job of one task for each step: `spark_timely.continual.plan.Bodies`.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        Classic or Connect.
+    body : ArrowBody
+    own_names : sequence of str
+        Under which names the body reads the output.
+    max_bytes_in_driver : int
+        Bytes of files below which write times are looked for in this process, where none of the user's code runs.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        body: ArrowBody,
+        own_names: Sequence[str] = ("output",),
+        *,
+        max_bytes_in_driver: int = DRIVER_BYTES,
+    ) -> None:
+        self._spark, self._body, self._own_names = spark, body, tuple(own_names)
+        self._driver_bytes = max_bytes_in_driver
+
+    def write_times(self, source: SourcePlan, /) -> IntArray:
+        """Return the times at which a collection has inserts or deletes, as `Bodies` has it."""
+        most = self._body.max_bytes
+        if source.size_bytes < self._driver_bytes:
+            try:
+                return times_of_changes(source, min(most, _IN_DRIVER_BYTES))
+            except Exception as error:
+                if is_cancelled(error):
+                    raise
+                _log.info("write times of log %r are left to Spark: %s", source.path, error)
+        return self._in_task(lambda: times_of_changes(source, most))
+
+    def run(self, plan: StepPlan, /) -> StepResult:
+        """Evaluate the body at the times of a step, and write what it gives; an error of the body is a result too."""
+        body, own_names = self._body, self._own_names
+        return self._in_task(lambda: run_step(body, plan, own_names))
+
+    def preview(self, plan: StepPlan) -> DataFrame:
+        """Return what a step gives, with the time in front; computed once, here."""
+        body, own_names = self._body, self._own_names
+
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            settle_worker()
+            for _ in batches:
+                yield from rows_of_step(body, plan, own_names).to_batches()
+
+        schema = spark_schema(_schema_of_step(plan))
+        return self._spark.range(0, 1, 1, 1).mapInArrow(work, schema).localCheckpoint(eager=True)
+
+    def compared(self, plan: StepPlan, written: SourcePlan) -> tuple[int, int]:
+        """Return how many rows a step gives that were not written, and how many were that it does not give."""
+        body, own_names = self._body, self._own_names
+        return self._in_task(lambda: compare_step(body, plan, written, own_names))
+
+    def columns(self, plan: StepPlan) -> pa.Schema:
+        """Return the columns of what the function gives for tables without rows; `plan` has empty sources, no output.
+
+        Raises
+        ------
+        InvalidUsageError
+            If they cannot be told.
+        """
+        tables = {each.alias: _nullable(each.schema).empty_table() for each in plan.sources}
+        attempt = f"could not start task {plan.task!r}: found no columns of its output"
+        hint = "say them with schema=pyarrow.schema(…), or make the output with create_log"
+        try:
+            at = time_value(plan.form.domain, (plan.time,))
+            made: pa.Table | None = self._body.call(tables, at, None, self._own_names).insert
+        except InvalidUsageError:
+            raise
+        except Exception as error:
+            msg = f"{attempt}: its function failed without rows and output: {described(error)}"
+            raise InvalidUsageError(msg, hint=hint) from error
+        if made is None:
+            msg = f"{attempt}: its function gave no rows to insert"
+            raise InvalidUsageError(msg, hint=hint)
+        return pa.schema([pa.field(each.name, canonical_type(each.type, each.name)) for each in made.schema])
+
+    def _in_task(self, do: Callable[[], _T]) -> _T:
+        """Run something in a task of Spark's; errors of ours come back as they are."""
+
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            settle_worker()
+            for _ in batches:  # one row
+                yield pa.RecordBatch.from_pylist([{"result": pickle.dumps(_outcome(do))}])
+
+        (row,) = self._spark.range(0, 1, 1, 1).mapInArrow(work, _RESULTS).collect()
+        found, error = pickle.loads(bytes(row["result"]))
+        if error is not None:
+            raise error
+        result: _T = found
+        return result
+
+
+# Of rows that are decoded in the process that plans.
+_IN_DRIVER_BYTES: Final = 64 << 20
+
+
+def _outcome(do: Callable[[], _T]) -> tuple[_T | None, TimelyError | None]:
+    try:
+        return do(), None
+    except TimelyError as error:
+        return None, error

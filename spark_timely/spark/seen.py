@@ -1,0 +1,282 @@
+"""What the body of a continual task sees of a log, as a DataFrame: at one time, or at many times together.
+
+At many times, rows of an input carry the time at which they came, or went. Rows of a reference carry the times between
+which they are there: a body that joins them to something that has a time compares, whatever the number of times.
+Elsewhere they are multiplied out over the times.
+
+Invariants
+----------
+1. What is seen at many times is, at each of them, what is seen at it alone: as many copies of the same rows.
+2. Rows stay on executors, and are summed before they are shown.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from spark_timely.spark.base.schema import spark_schema
+from spark_timely.spark.collection import held_or_error, sum_of_halves, whole_of_halves
+from spark_timely.spark.scan import quoted, scan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_timely.continual.plan import SourcePlan
+    from spark_timely.time.domain import TimeDomain
+
+__all__ = [
+    "AT", "DIFF", "FROM", "TO", "StepViews", "at_frame", "between", "between_frame", "frame_of", "listed", "scanned",
+    "spread_frame", "summed_sql", "time_sql",
+]  # fmt: skip
+
+DIFF: Final = "_diff"
+
+AT: Final = "__timely_at"
+"""The column of the time of a row, where rows of many times are together."""
+
+FROM: Final = "__timely_from"
+TO: Final = "__timely_to"
+"""The columns of the times between which a row is there: from the first on, before the second. Null is for ever."""
+
+# Files of a collection whose rows are summed in one place.
+_SMALL_BYTES: Final = 8 << 20
+
+_SQL_TYPES: Final = {"long": "BIGINT", "int": "INT", "short": "SMALLINT"}
+
+
+def frame_of(spark: SparkSession, source: SourcePlan, views: StepViews) -> DataFrame:
+    """Return the rows that a body sees of a log, in the columns of its payload.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+    source : SourcePlan
+    views : StepViews
+        Of the step: the log's files are one.
+    """
+    if source.kind == "collection":
+        return spark.sql(_seen(source, views.add(scanned(spark, source))))
+    rows, condition = scanned(spark, source), _condition(source)
+    if source.shown == "deletes":
+        rows = rows.where("false")  # of a stream nothing is ever taken away
+    elif condition:
+        rows = rows.where(condition)
+    return rows.drop(*source.domain.columns)
+
+
+def at_frame(spark: SparkSession, source: SourcePlan, views: StepViews) -> DataFrame:
+    """Return the rows that came to a log, or went, each with its time as last column, `AT`.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+    source : SourcePlan
+        Of an input; `lower` is the first of the times.
+    views : StepViews
+    """
+    (name,), rows = source.domain.columns, scanned(spark, source)
+    names = source.schema.names
+    if source.kind == "stream":
+        rows = rows.where("false" if source.shown == "deletes" else _condition(source) or "true")
+        return rows.select(*map(quoted, names), quoted(name).alias(AT))
+    summed = summed_sql(source, views.add(rows), [name, *names])
+    sign = "" if source.shown == "inserts" else "-"
+    copied = (
+        f"SELECT {listed([*names, name])}, explode(sequence(1L, {sign}{DIFF})) FROM ({summed}) WHERE {sign}{DIFF} > 0"
+    )
+    return spark.sql(f"SELECT {listed(names)}, {listed([name])} AS {AT} FROM ({copied})")
+
+
+def between_frame(spark: SparkSession, source: SourcePlan, first: int, views: StepViews) -> DataFrame:
+    """Return the rows of a log's contents, each with the times between which it is there, `FROM` and `TO`, at the end.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+    source : SourcePlan
+        Of a reference; it ends after the last of the times.
+    first : int
+        The first of the times: what was before it is collapsed.
+    views : StepViews
+
+    Notes
+    -----
+    Cost: one sum over all of a collection, as for one time; rows that change between the times are sorted. Of a stream
+    log no row is touched.
+    """
+    (name,), names, begin = source.domain.columns, source.schema.names, time_sql(source.domain, first)
+    (kind,) = spark_schema(pa.schema([pa.field(name, source.domain.types[0].arrow)])).fields
+    never = f"CAST(NULL AS {kind.dataType.simpleString()})"
+    columns = listed(names)
+    if source.shown == "newest":
+        raw = views.add(frame_of(spark, source, views))
+        return spark.sql(f"SELECT {columns}, {begin} AS {FROM}, {never} AS {TO} FROM {raw}")
+    rows = scanned(spark, source)
+    if source.kind == "stream":
+        rows = rows.where(_condition(source) or "true")
+        return rows.select(*map(quoted, names), quoted(name).alias(FROM), F.expr(never).alias(TO))
+    raw = views.add(rows)
+    if not source.changes:
+        held = f"SELECT {columns}, {begin} AS {FROM}, {never} AS {TO}, {DIFF} FROM ({summed_sql(source, raw, names)})"
+        return spark.sql(_copies(source, held))
+    # One sum over all rows, which tells those that change later from those that do not: only the former, few, are gone
+    # through in the order of their times.
+    time, halves = listed([name]), sum_of_halves("before")
+    hint = "/*+ COALESCE(1) */ " if source.size_bytes < _SMALL_BYTES else ""
+    told = (
+        f"SELECT {hint}{columns}, IF({time} <= {begin}, {DIFF}, 0L) AS before, IF({time} > {begin}, 1L, 0L) AS later"
+        f" FROM {raw}{between(source)}"
+    )
+    summed = views.add(spark.sql(
+        f"SELECT {columns}, {whole_of_halves('before')} AS before, later FROM"
+        f" (SELECT {columns}, {halves} AS before, sum(later) AS later FROM ({told}) GROUP BY {columns})"
+    ))  # fmt: skip
+    still = f"SELECT {columns}, {begin} AS {FROM}, {never} AS {TO}, before AS {DIFF} FROM {summed} WHERE later = 0"
+    wide = "DECIMAL(38, 0)"
+    after = f"SELECT * FROM (SELECT * FROM {raw}{between(source)}) WHERE {time} > {begin}"
+    moves = (
+        f"SELECT {columns}, {begin} AS {FROM}, CAST(before AS {wide}) AS {DIFF} FROM {summed} WHERE later > 0 UNION ALL"
+        f" SELECT {columns}, {time}, CAST({DIFF} AS {wide}) FROM ({after})"
+    )
+    at_each = f"SELECT {columns}, {FROM}, sum({DIFF}) AS {DIFF} FROM ({moves}) GROUP BY {columns}, {FROM}"
+    window = f"OVER (PARTITION BY {columns} ORDER BY {FROM}"
+    running = (
+        f"SELECT {columns}, {FROM}, lead({FROM}) {window}) AS {TO},"
+        f" CAST(sum({DIFF}) {window} ROWS UNBOUNDED PRECEDING) AS BIGINT) AS {DIFF} FROM ({at_each})"
+    )
+    return spark.sql(_copies(source, f"{still} UNION ALL {running}"))
+
+
+def _copies(source: SourcePlan, rows: str) -> str:
+    """Return the query for as many copies of each row as it is there."""
+    columns = listed([*source.schema.names, FROM, TO])
+    what = f"log {source.path!r} before {_rendered(source.domain, source.upper)}"
+    copied = f"SELECT {columns}, explode(sequence(1L, {held_or_error(DIFF, what)})) FROM ({rows}) WHERE {DIFF} <> 0"
+    return f"SELECT {columns} FROM ({copied})"
+
+
+def spread_frame(
+    spark: SparkSession, source: SourcePlan, times: Sequence[int], views: StepViews, rows: DataFrame
+) -> DataFrame:
+    """Return contents multiplied out over times, each row with its time as last column, `AT`.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+    source : SourcePlan
+    times : sequence of int
+    views : StepViews
+    rows : pyspark.sql.DataFrame
+        As `between_frame` gives them.
+    """
+    each = ", ".join(time_sql(source.domain, time) for time in times)  # one turn per time of a step
+    return spark.sql(
+        f"SELECT {listed(source.schema.names)}, {AT} FROM {views.add(rows)}"
+        f" JOIN (SELECT explode(array({each})) AS {AT}) ON {AT} >= {FROM} AND ({TO} IS NULL OR {AT} < {TO})"
+    )
+
+
+def _seen(source: SourcePlan, raw: str) -> str:
+    """Return the query for what a body sees of a collection: one call, where each column would be one."""
+    names = listed(source.schema.names)
+    summed = summed_sql(source, raw, source.schema.names)
+    if source.shown in ("contents", "newest") or (source.shown == "inserts" and source.lower is None):
+        what = f"log {source.path!r} before {_rendered(source.domain, source.upper)}"
+        copies, where = held_or_error(DIFF, what), ""
+    elif source.shown == "inserts":
+        copies, where = DIFF, f" WHERE {DIFF} > 0"
+    else:
+        copies, where = f"-{DIFF}", f" WHERE {DIFF} < 0"
+    copied = f"SELECT {names}, explode(sequence(1L, {copies})) AS {DIFF} FROM ({summed}){where}"
+    return f"SELECT {names} FROM ({copied})"
+
+
+def summed_sql(source: SourcePlan, raw: str, names: Sequence[str]) -> str:
+    """Return the query for the updates of a range, equal rows summed."""
+    columns = listed(names)
+    # Few rows are summed in one place: a shuffle would cost more than all the rest.
+    hint = "/*+ COALESCE(1) */ " if source.size_bytes < _SMALL_BYTES else ""
+    rows = f"SELECT {hint}{columns}, {DIFF} FROM {raw}{between(source)}"
+    halves = f"SELECT {columns}, {sum_of_halves(DIFF)} AS {DIFF} FROM ({rows}) GROUP BY {columns}"
+    whole = f"SELECT {columns}, {whole_of_halves(DIFF)} AS {DIFF} FROM ({halves})"
+    return f"SELECT * FROM ({whole}) WHERE {DIFF} <> 0"
+
+
+def scanned(spark: SparkSession, source: SourcePlan) -> DataFrame:
+    """Return the rows of the files of a log, with their times, and the diffs of a collection."""
+    (name,), (kind,) = source.domain.columns, source.domain.types
+    own = [pa.field(DIFF, pa.int64())] if source.kind == "collection" else []
+    payload = [each.with_nullable(True) for each in source.schema]  # noqa: FBT003 - as Arrow has it
+    schema = pa.schema([pa.field(name, kind.arrow), *own, *payload])
+    if not source.files:
+        return spark.createDataFrame([], spark_schema(schema))
+    return scan(spark, source.storage, source.files, schema)
+
+
+def _condition(source: SourcePlan) -> str:
+    """Return the condition that a row is of the range, said of the column so that Spark passes over row groups."""
+    (name,) = source.domain.columns
+    parts = []
+    if source.lower is not None:
+        parts.append(f"{name} >= {time_sql(source.domain, source.lower)}")
+    if source.upper is not None:
+        parts.append(f"{name} < {time_sql(source.domain, source.upper)}")
+    return " AND ".join(parts)
+
+
+def between(source: SourcePlan) -> str:
+    """Return the clause, in SQL, for the rows of the range; nothing where all are."""
+    condition = _condition(source)
+    return f" WHERE {condition}" if condition else ""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names of columns, in SQL."""
+    return ", ".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
+def _rendered(domain: TimeDomain, time: int | None) -> str:
+    return "the end" if time is None else str(domain.render_time((time,)))
+
+
+class StepViews:
+    """Temporary views of one step: their names are never used twice, and they are dropped at its end."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark, self._names = spark, list[str]()
+
+    def __enter__(self) -> StepViews:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for name in self._names:  # one turn per view
+            self._spark.catalog.dropTempView(name)
+
+    def add(self, frame: DataFrame) -> str:
+        """Make a view of a DataFrame, and return its name."""
+        name = f"timely_{uuid.uuid4().hex}"
+        frame.createTempView(name)
+        self._names.append(name)
+        return name
+
+
+def time_sql(domain: TimeDomain, time: int) -> str:
+    """Return a time as a literal of Spark's SQL, in the type of the log's times.
+
+    Examples
+    --------
+    >>> from spark_timely.time.domain import TimeDomain
+    >>> time_sql(TimeDomain(("long",)), -5), time_sql(TimeDomain(("date",)), 3)
+    ('CAST(-5 AS BIGINT)', 'DATE_FROM_UNIX_DATE(3)')
+    """
+    kind = domain.types[0].value
+    if kind == "timestamp":
+        return f"TIMESTAMP_MICROS({time})"
+    if kind == "date":
+        return f"DATE_FROM_UNIX_DATE({time})"
+    return f"CAST({time} AS {_SQL_TYPES[kind]})"

@@ -1,0 +1,91 @@
+"""A log of changes applied to a table, as a task: a dataflow with one operator and one output.
+
+It is no body that runs once per time: the operator works on a table of what it kept, many times in one job, and reads
+of that what belongs to keys that change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from spark_timely.dataflow.stream import KEPT
+from spark_timely.dataflow.views import Replay
+from spark_timely.errors import InvalidUsageError
+from spark_timely.log import Log
+from spark_timely.log.store.storage import normal_path
+from spark_timely.spark.dataflow import Dataflow
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    import pyarrow.compute as pc
+
+__all__ = ["upsert_task"]
+
+
+def upsert_task(
+    name: str,
+    *,
+    input: str | os.PathLike[str] | Log,
+    output: str | os.PathLike[str],
+    keys: str | Sequence[str],
+    sequence_by: str | Sequence[str],
+    delete_when: str | pc.Expression | None = None,
+    truncate_when: str | pc.Expression | None = None,
+    columns: Sequence[str] | None = None,
+    except_columns: Sequence[str] = (),
+    ignore_null_updates: bool = False,
+    history: bool = False,
+    tombstones: str | int | dt.timedelta | None = None,
+    checkpoint: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    credential: str | None = None,
+) -> Dataflow:
+    """Return a dataflow that applies a log of changes to a table. See `ContinualTask.upsert`.
+
+    Raises
+    ------
+    InvalidUsageError
+        If the input is a collection, or parameters do not go together.
+    SchemaMismatchError
+        If a column is missing, or of a type that does not fit.
+
+    Examples
+    --------
+    >>> import tempfile, pyarrow as pa
+    >>> from spark_timely.log.log import create_log
+    >>> folder = tempfile.mkdtemp()
+    >>> log = create_log(folder + "/changes", pa.schema([("id", pa.int64()), ("at", pa.int64())]), minimum=(0,))
+    >>> upsert_task("orders", input=log, output=folder + "/orders", keys="id", sequence_by="at")
+    Dataflow('orders', inputs=1, outputs=1)
+    """
+    path = normal_path(output)
+    # Spark knows a query by its checkpoint: tasks that write into one log have one each.
+    place = hashlib.sha256(str(name).encode(errors="replace")).hexdigest()[:16]
+    flow = Dataflow(name, checkpoint=checkpoint or f"{path.rstrip('/')}/{KEPT}/task-{place}")
+    if isinstance(input, Log):  # has its own
+        changes = flow.replay(input)
+    else:
+        changes = flow.replay(input, credential=credential, storage_options=storage_options)
+    if changes.view.updates:
+        assert isinstance(changes.view, Replay)
+        msg = f"could not begin task {name!r}: found its input {changes.view.path!r} to be a collection"
+        raise InvalidUsageError(
+            msg, hint="give a stream log of changes: a collection is current, and takes its rows away itself"
+        )
+    table = changes.upsert(
+        keys=keys,
+        sequence_by=sequence_by,
+        delete_when=delete_when,
+        truncate_when=truncate_when,
+        columns=columns,
+        except_columns=except_columns,
+        ignore_null_updates=ignore_null_updates,
+        history=history,
+        tombstones=tombstones,
+    )
+    table.capture(path, credential=credential, storage_options=storage_options)
+    return flow
