@@ -15,7 +15,6 @@ Invariants
 
 from __future__ import annotations
 
-import logging
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,6 +50,7 @@ from spark_timely.errors import (
 from spark_timely.log.files.format import canonical_type, conform
 from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.reader import exact_sums
+from spark_timely.masking import masked_logger
 from spark_timely.spark.base.schema import spark_schema, spark_type
 from spark_timely.spark.base.worker import settle_worker
 from spark_timely.spark.bodies import Changes, FunctionBody, fits
@@ -75,7 +75,7 @@ __all__ = [
     "times_of_changes",
 ]
 
-_log = logging.getLogger("spark_timely.continual")
+_log = masked_logger("spark_timely.continual")
 
 MAX_BYTES: Final = 1 << 30
 """Of decoded rows that a step may hold, unless the task says otherwise."""

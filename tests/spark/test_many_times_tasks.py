@@ -77,9 +77,7 @@ def test_a_task_that_is_behind_writes_many_times_in_one_commit(spark: SparkSessi
     assert_same_together(task, spark)
 
 
-def test_a_batch_that_fails_gives_what_each_time_gives(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_batch_that_fails_gives_what_each_time_gives(spark: SparkSession, tmp_path: Path) -> None:
     """Spark may divide before it compares times: only what one time alone gives is believed."""
     kv_log(tmp_path / "o", [(time, ("a", time), 1) for time in (1, 2, 3, 7, 8, 9)], upper=10)
     # The zero is there at times at which nothing is written, and at the last one.
