@@ -1067,8 +1067,8 @@ class _Statement:
         if not relation.timed:
             _refuse("a query that reads no table outside of subqueries")
         if self._scalar and self._sets:
-            # Spark 4.2 cannot plan some of these: "key not found" in `UnionBase.rewriteConstraints`, seen with
-            # INTERSECT ALL and EXCEPT ALL, of which it makes a UNION. A column is then a subquery with a condition.
+            # Spark 4.2 cannot plan some of these: "key not found" in `UnionBase.rewriteConstraints`. It was seen with
+            # INTERSECT ALL and EXCEPT ALL, of which Spark makes a UNION.
             _refuse(f"a scalar subquery in SELECT beside {self._sets[0].upper()}")
         return relation.columns[0]
 

@@ -18,7 +18,7 @@ import time as wall_clock
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import numpy as np
@@ -477,7 +477,7 @@ class SparkBodies:
             for statement in self._body.statements:  # one turn per statement
                 if statement.kind == "insert" and not set(statement.reads) & set(self._own_names):
                     literal_ = time_sql(plan.form.domain, plan.time)
-                    found = self._spark.sql(at_time(statement.bind(names), literal_))
+                    found = views.query(at_time(statement.bind(names), literal_))
                     found = found if statement.columns is None else found.toDF(*statement.columns)
                     return _nullable(arrow_schema(found.schema))
         msg = f"could not start task {plan.task!r}: found no statement that tells the columns of its output"
@@ -514,12 +514,12 @@ class SparkBodies:
         """
         assert isinstance(self._body, SqlBody)
         assert self._many is not None
-        names = {source.alias: views.add(frame_of(self._spark, source, views)) for source in plan.sources}
+        names = {alias: views.add(frame) for alias, frame in self._frames(plan, views).items()}
         placed = _Placed(self._spark, plan, views)
         for statement, many in zip(self._body.statements, self._many.statements, strict=True):  # one turn per statement
-            alone = self._spark.sql(at_time(statement.bind(names), time_sql(plan.form.domain, plan.time))).schema
+            alone = views.query(at_time(statement.bind(names), time_sql(plan.form.domain, plan.time))).schema
             try:
-                *found, at = self._spark.sql(many.bind([placed.view(place) for place in many.places])).schema
+                *found, at = views.query(many.bind([placed.view(place) for place in many.places])).schema
             except PySparkException as error:
                 return f"Spark refuses its text for many times: {str(error).strip().partition(chr(10))[0]}"
             if [(x.name, x.dataType.simpleString()) for x in found] != [
@@ -534,7 +534,7 @@ class SparkBodies:
         schema, placed = spark_schema(plan.form.payload), _Placed(self._spark, plan, views)
         parts = []
         for statement in self._many.statements:  # one turn per statement
-            found = self._spark.sql(statement.bind([placed.view(place) for place in statement.places]))
+            found = views.query(statement.bind([placed.view(place) for place in statement.places]))
             part = _by_place(found, schema, statement.columns, plan, timed=True)
             parts.append(_signed(part, 1) if plan.form.kind == "collection" else part)
         return _summed(parts, self._spark, plan) if plan.form.kind == "collection" else _union(parts)
@@ -570,19 +570,22 @@ class SparkBodies:
         """Return what the body sees of each log; a function of many times sees times too."""
         frames = {}
         for source in plan.sources:  # one turn per log
-            if not self._function_of_many:
-                frames[source.alias] = frame_of(self._spark, source, views)
-            elif source.is_input:
-                (name,) = plan.form.domain.columns
-                if source.lower == plan.time:
-                    frames[source.alias] = at_frame(self._spark, source, views).withColumnRenamed(AT, name)
-                else:  # a snapshot: all that was there comes at this time
-                    at = F.expr(time_sql(plan.form.domain, plan.time))
-                    frames[source.alias] = frame_of(self._spark, source, views).withColumn(name, at)
-            else:
-                held = between_frame(self._spark, source, plan.time, views)
-                frames[source.alias] = held.withColumnsRenamed({FROM: "_from", TO: "_to"})
+            key = (source.alias, source.files, source.lower, source.upper, plan.times)
+            frames[source.alias] = views.once(key, partial(self._frame, source, plan, views))
         return frames
+
+    def _frame(self, source: SourcePlan, plan: StepPlan, views: StepViews) -> DataFrame:
+        if not self._function_of_many:
+            return frame_of(self._spark, source, views)
+        if not source.is_input:
+            held = between_frame(self._spark, source, plan.time, views)
+            return held.withColumnsRenamed({FROM: "_from", TO: "_to"})
+        (name,) = plan.form.domain.columns
+        if source.lower == plan.time:
+            return at_frame(self._spark, source, views).withColumnRenamed(AT, name)
+        # A snapshot: all that was there comes at this time.
+        at = F.expr(time_sql(plan.form.domain, plan.time))
+        return frame_of(self._spark, source, views).withColumn(name, at)
 
     def _time_given(self, plan: StepPlan) -> object:
         """Return the time that a function is given, or all times of one of many times."""
@@ -609,7 +612,7 @@ class SparkBodies:
         for number, statement in enumerate(body.statements):  # one turn per statement
             if own is not None and own_names & set(statement.reads):
                 names |= dict.fromkeys(own_names, views.add(own))
-            found = self._spark.sql(at_time(statement.bind(names), time_sql(plan.form.domain, plan.time)))
+            found = views.query(at_time(statement.bind(names), time_sql(plan.form.domain, plan.time)))
             if statement.kind == "insert":
                 found = _by_place(found, schema, statement.columns, plan)
             elif not collection:

@@ -260,7 +260,6 @@ class ContinualTask(Dataflow):
         self._body = self._parsed(body, version, inputs, references, deletes=deletes, many_times=many_times)
         if arrow or max_bytes is not None:
             self._body = self._of_tables(max_bytes, expect, arrow=arrow)
-        self._many, self._alone = self._together(list(inputs))
         self._version = version
         leaves: list[Replay] = []
         sources = []
@@ -280,6 +279,7 @@ class ContinualTask(Dataflow):
             sources.append(TaskSource(alias, leaf.path, how))
             leaves.append(leaf)
         self.leaves = leaves
+        self._many, self._alone = self._together(list(inputs))
         self.storage.setdefault(path, self._options(name, path, credential, storage_options))
         self._keep_name(path, credential, storage_options)
         self._expected_functions: set[str] = set()
@@ -423,6 +423,8 @@ class ContinualTask(Dataflow):
             return None, "it reads the output as the time before left it"
         if isinstance(self._body, FunctionBody):
             return None, "" if self._body.many_times else "it is a function without many_times=True"
+        if any(name.lower().startswith("__timely") for leaf in self.leaves for name in leaf.schema.names):
+            return None, "a column of its logs has a name with __timely"
         found = many_times(self._body, inputs=inputs)
         return (None, found) if isinstance(found, str) else (found, "")
 
@@ -624,11 +626,10 @@ class ContinualTask(Dataflow):
         try:
             with StepViews(spark) as views:
                 found = bodies.columns(_empty_plan(self, None), views) if wanted is None else wanted
-            with StepViews(spark) as views:
-                bodies.check(_empty_plan(self, found), views)
-            if self._many is not None:
-                with StepViews(spark) as views:
-                    self._alone = bodies.why_not_together(_empty_plan(self, found), views)
+                plan = _empty_plan(self, found)
+                bodies.check(plan, views)
+                if self._many is not None:
+                    self._alone = bodies.why_not_together(plan, views)
             spread = frozenset[str]()
             if self._many is not None and not self._alone:
                 places = [place for each in self._many.statements for place in each.places]

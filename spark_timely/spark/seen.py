@@ -13,7 +13,7 @@ Invariants
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -59,6 +59,8 @@ def frame_of(spark: SparkSession, source: SourcePlan, views: StepViews) -> DataF
     views : StepViews
         Of the step: the log's files are one.
     """
+    if not source.files:
+        return _nothing(spark, source)
     if source.kind == "collection":
         return spark.sql(_seen(source, views.add(scanned(spark, source))))
     rows, condition = scanned(spark, source), _condition(source)
@@ -79,6 +81,8 @@ def at_frame(spark: SparkSession, source: SourcePlan, views: StepViews) -> DataF
         Of an input; `lower` is the first of the times.
     views : StepViews
     """
+    if not source.files:
+        return _nothing(spark, source, AT)
     (name,), rows = source.domain.columns, scanned(spark, source)
     names = source.schema.names
     if source.kind == "stream":
@@ -109,6 +113,8 @@ def between_frame(spark: SparkSession, source: SourcePlan, first: int, views: St
     Cost: one sum over all of a collection, as for one time; rows that change between the times are sorted. Of a stream
     log no row is touched.
     """
+    if not source.files:
+        return _nothing(spark, source, FROM, TO)
     (name,), names, begin = source.domain.columns, source.schema.names, time_sql(source.domain, first)
     (kind,) = spark_schema(pa.schema([pa.field(name, source.domain.types[0].arrow)])).fields
     never = f"CAST(NULL AS {kind.dataType.simpleString()})"
@@ -150,6 +156,13 @@ def between_frame(spark: SparkSession, source: SourcePlan, first: int, views: St
         f" CAST(sum({DIFF}) {window} ROWS UNBOUNDED PRECEDING) AS BIGINT) AS {DIFF} FROM ({at_each})"
     )
     return spark.sql(_copies(source, f"{still} UNION ALL {running}"))
+
+
+def _nothing(spark: SparkSession, source: SourcePlan, *times: str) -> DataFrame:
+    """Return no rows, with the columns that a source has, and columns of times."""
+    payload = [each.with_nullable(True) for each in source.schema]  # noqa: FBT003 - as Arrow has it
+    timed = [pa.field(name, source.domain.types[0].arrow) for name in times]
+    return spark.createDataFrame([], spark_schema(pa.schema([*payload, *timed])))
 
 
 def _copies(source: SourcePlan, rows: str) -> str:
@@ -249,6 +262,8 @@ class StepViews:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark, self._names = spark, list[str]()
+        self._made: dict[object, DataFrame] = {}
+        self._viewed: dict[int, tuple[DataFrame, str]] = {}
 
     def __enter__(self) -> StepViews:
         return self
@@ -258,11 +273,23 @@ class StepViews:
             self._spark.catalog.dropTempView(name)
 
     def add(self, frame: DataFrame) -> str:
-        """Make a view of a DataFrame, and return its name."""
-        name = f"timely_{uuid.uuid4().hex}"
-        frame.createTempView(name)
-        self._names.append(name)
-        return name
+        """Make a view of a DataFrame, or take the one that was made of it, and return its name."""
+        if id(frame) not in self._viewed:
+            name = f"timely_{uuid.uuid4().hex}"
+            frame.createTempView(name)
+            self._names.append(name)
+            self._viewed[id(frame)] = frame, name  # kept, so that no other one gets its id
+        return self._viewed[id(frame)][1]
+
+    def once(self, key: Hashable, make: Callable[[], DataFrame]) -> DataFrame:
+        """Return what was made under a key, or make it."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def query(self, text: str) -> DataFrame:
+        """Return what a text gives over the views; it is analysed once, however often it is asked for."""
+        return self.once(text, lambda: self._spark.sql(text))
 
 
 def time_sql(domain: TimeDomain, time: int) -> str:

@@ -385,7 +385,7 @@ def test_a_text_with_very_many_brackets_is_not_extended() -> None:
         statement.kind, "", None, statement.reads, f"SELECT {'(' * 2000}n{')' * 2000} FROM i", statement.places, ()
     )
     found = many_times(SqlBody((deep,), (), ""), inputs=INPUTS)
-    assert found == "a text with so many brackets is not batched"
+    assert found == "a text with too many brackets is not batched"
 
 
 @pytest.mark.parametrize("name", sorted(_ROW_FUNCTIONS))
