@@ -11,6 +11,7 @@ import shutil
 import time
 from typing import TYPE_CHECKING
 
+import deltalake
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -274,8 +275,9 @@ class _CatchUp:
         bank.advance(self.times + 1)
 
     def read(self, log: st.Log, columns: str) -> DataFrame:
-        """Return the rows of a log's files, as anybody reads Parquet."""
-        return self.spark.read.schema(columns).parquet(f"{log.path}/_event=message")
+        """Return the rows of the files that a log has now, as anybody reads Parquet."""
+        files = [file for file in deltalake.DeltaTable(log.path).file_uris() if "_event=message" in file]
+        return self.spark.read.schema(columns).parquet(*files)
 
     def intervals(self) -> DataFrame:
         """Return each rate with the times from and before which it holds.
