@@ -575,11 +575,11 @@ class TaskEngine:
         """Return what is to be read of a log; `first` is the first time of the step."""
         log, files = self._logs[source.path], self._files[source.path]()
         chosen = _may_hold(files, lower, stop)
-        later = first is None or bool(_may_hold(files, first + 1, stop).any())
+        later = chosen if first is None else _may_hold(files, first + 1, stop)
         return SourcePlan(
             source.alias, source.shown, source.path, log.kind, log.domain, log.schema, self._storage_of(source.path),
             tuple(map(str, files.paths[chosen])), lower, None if stop > self._most else stop,
-            int(files.bounds.sizes[chosen].sum()), later,
+            int(files.bounds.sizes[chosen].sum()), _n_rows(files, chosen), _n_rows(files, later),
         )  # fmt: skip
 
     def _write(self, look: _Look, times: tuple[int, ...], upper: Antichain) -> list[Appended] | None:
@@ -854,6 +854,12 @@ def _may_hold(files: Files, lower: int | None, stop: int) -> BoolArray:
     bounds = files.bounds
     chosen: BoolArray = ~bounds.known | (bounds.minima[:, 0] <= stop - 1)
     return chosen if lower is None else chosen & (~bounds.known | (bounds.maxima[:, 0] >= lower))
+
+
+def _n_rows(files: Files, chosen: BoolArray) -> int:
+    """Return how many rows some files have; negative where that is not known of one."""
+    rows = files.rows[chosen]
+    return int(rows.sum()) if (rows >= 0).all() else -1
 
 
 def check_roles(plan: TaskPlan, sink: Sink, logs: Mapping[str, Log]) -> None:

@@ -96,8 +96,10 @@ class SourcePlan:
         Before which time; None: to the end of all times.
     size_bytes : int
         Of the files.
-    changes : bool
-        Whether the files may have rows at later times than the first of the step.
+    n_rows : int
+        Of the files; negative where that is not known.
+    n_later : int
+        Of the files that may have rows at later times than the first of the step; negative where that is not known.
     """
 
     alias: str
@@ -111,7 +113,8 @@ class SourcePlan:
     lower: int | None
     upper: int | None
     size_bytes: int = 0
-    changes: bool = True
+    n_rows: int = -1
+    n_later: int = -1
 
     @property
     def is_input(self) -> bool:

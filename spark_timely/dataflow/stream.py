@@ -1272,6 +1272,10 @@ class Stream:
             )
         key = tuple(self._key(name, k).name for k in dict.fromkeys((keys,) if isinstance(keys, str) else keys))
         sequence = (sequence_by,) if isinstance(sequence_by, str) else tuple(dict.fromkeys(sequence_by))
+        for option, value in (("ignore_null_updates", ignore_null_updates), ("history", history)):
+            if not isinstance(value, bool):
+                msg = f"could not add operator {name!r}: found {option}={shown(value)}"
+                raise InvalidUsageError(msg, hint="say True or False")
         given = {
             "tombstones": tombstones is not None,
             "truncate_when": truncate_when is not None,

@@ -133,7 +133,7 @@ class ArrowBody(FunctionBody):
         parts = [each for each in (made.insert, made.delete) if each is not None] if changes else [made]
         wrong = [each for each in parts if not isinstance(each, pa.Table)]
         if wrong:
-            msg = f"could not run the function of a task: found {shown(wrong[0])} in place of a pyarrow.Table"
+            msg = f"could not run the function of a task: found {type(wrong[0]).__name__} in place of a pyarrow.Table"
             raise InvalidUsageError(msg, hint="return a table, or Changes of tables; Changes() if nothing changes")
         return made if changes else Changes(insert=made)
 
@@ -695,7 +695,7 @@ class _Step:
         at = time_value(plan.form.domain, (time,))
         try:
             changes = self._body.call(tables, at, own, self._own_names)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # one that exits would take Spark's worker with it
             msg = f"could not run task {plan.task!r} at {where}: {described(error).partition(_LINE)[0]}"
             hint = "correct the body, or the data; nothing of this time was written"
             given_hint = error.hint if isinstance(error, TimelyError) else None

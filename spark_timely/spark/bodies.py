@@ -182,7 +182,7 @@ class FunctionBody:
         if isinstance(made, Changes):
             return made
         if not hasattr(made, "mapInArrow"):  # of DataFrames, classic and Connect
-            msg = f"could not run the function of a task: found {shown(made)} in place of a DataFrame"
+            msg = f"could not run the function of a task: found {type(made).__name__} in place of a DataFrame"
             raise InvalidUsageError(msg, hint="return a DataFrame, or Changes; Changes() if nothing changes")
         return Changes(insert=made)
 
@@ -810,6 +810,7 @@ class _Part:
 
     files: list[DataFile] = field(default_factory=list)
     unmet: dict[str, int] = field(default_factory=dict)
+    stray: int | None = None  # a time that is none of the step's
 
 
 def _written(changes: DataFrame, plan: StepPlan) -> StepResult:
@@ -845,10 +846,13 @@ def _written(changes: DataFrame, plan: StepPlan) -> StepResult:
     found = chosen.mapInArrow(write, _RESULTS).collect()
     parts: list[_Part] = [pickle.loads(bytes(row["result"])) for row in found]
     unmet: dict[str, int] = {}
+    files = [file for part in parts for file in part.files]
+    stray = next((part.stray for part in parts if part.stray is not None), None)
+    if stray is not None:
+        return StepResult(files, _stray(stray, plan))
     for part in parts:  # one turn per partition
         for name, n in part.unmet.items():
             unmet[name] = unmet.get(name, 0) + n
-    files = [file for part in parts for file in part.files]
     failed = next((each for each in plan.expectations if each.otherwise == "fail" and unmet.get(each.name)), None)
     return StepResult(files, None if failed is None else _unmet(failed, unmet[failed.name], plan), unmet)
 
@@ -885,6 +889,12 @@ def _in_chunks(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator
 
 def _write_chunk(table: pa.Table, plan: StepPlan, part: _Part) -> None:
     form = plan.form
+    if AT in table.schema.names:
+        times = _times_of(table, plan)[:, 0]
+        other = ~np.isin(times, np.array(plan.times, np.int64))
+        if other.any():
+            part.stray = int(times[other][0])
+            return
     kept = np.ones(table.num_rows, np.bool_)
     for number, expectation in enumerate(plan.expectations):  # one turn per expectation
         met = np.asarray(table.column(f"_met_{number}").to_numpy(zero_copy_only=False), np.bool_)
@@ -903,10 +913,6 @@ def _write_chunk(table: pa.Table, plan: StepPlan, part: _Part) -> None:
 def _write_rows(rows: pa.Table, plan: StepPlan, names: Sequence[str]) -> list[DataFile]:
     form = plan.form
     times = _times_of(rows, plan)
-    if plan.together:
-        # Rows of a time lie together: whoever reads some times passes over the others.
-        order = np.argsort(times[:, 0], kind="stable")
-        rows, times = rows.take(pa.array(order)), times[order]
     payload = conform(rows.select(list(names)), form.payload)
     diffs = np.asarray(rows.column(DIFF).to_numpy(), np.int64) if form.kind == "collection" else None
     messages = message_table(form, payload, times, plan.stream, plan.seq, diffs)
@@ -937,6 +943,15 @@ def _write_dead(rows: pa.Table, plan: StepPlan, expectation: Expectation) -> lis
         plan.storage, table.select(form.dead_schema.names), times, stream=plan.stream, seq=plan.seq,
         domain=form.domain, event="dead", job=plan.job,
     )  # fmt: skip
+
+
+def _stray(time: int, plan: StepPlan) -> OperatorError:
+    found = (
+        f"could not run task {plan.task!r} at {plan.where}: found a row at"
+        f" {plan.form.domain.render_time((time,))}, where nothing is to be written"
+    )
+    hint = "give each row the time of the rows of inputs that it is made from"
+    return _operator_error(plan, found, hint)
 
 
 def _unmet(expectation: Expectation, n: int, plan: StepPlan) -> OperatorError:

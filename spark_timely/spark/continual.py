@@ -279,7 +279,7 @@ class ContinualTask(Dataflow):
             sources.append(TaskSource(alias, leaf.path, how))
             leaves.append(leaf)
         self.leaves = leaves
-        self._many, self._alone = self._together(list(inputs))
+        self._many, self._alone = self._together(sources)
         self.storage.setdefault(path, self._options(name, path, credential, storage_options))
         self._keep_name(path, credential, storage_options)
         self._expected_functions: set[str] = set()
@@ -415,18 +415,28 @@ class ContinualTask(Dataflow):
             raise InvalidUsageError(msg, hint="leave out many_times: what reads the output runs time after time")
         return FunctionBody(body, tuple(inputs), tuple(references), deletes, takes == 4, many_times)
 
-    def _together(self, inputs: Sequence[str]) -> tuple[ManyBody | None, str]:
+    def _together(self, sources: Sequence[TaskSource]) -> tuple[ManyBody | None, str]:
         """Return the body for many times together, of SQL, or why there is none."""
         if isinstance(self._body, ArrowBody):
             return None, "its function of tables is called for each time, in one job"
         if self._reads_output():
             return None, "it reads the output as the time before left it"
         if isinstance(self._body, FunctionBody):
+            if self._body.many_times:
+                self._check_reserved(sources)
             return None, "" if self._body.many_times else "it is a function without many_times=True"
         if any(name.lower().startswith("__timely") for leaf in self.leaves for name in leaf.schema.names):
             return None, "a column of its logs has a name with __timely"
-        found = many_times(self._body, inputs=inputs)
+        found = many_times(self._body, inputs=[each.alias for each in sources if each.is_input])
         return (None, found) if isinstance(found, str) else (found, "")
+
+    def _check_reserved(self, sources: Sequence[TaskSource]) -> None:
+        """Refuse references that have columns of the names that a function of many times gets beside them."""
+        for source, leaf in zip(sources, self.leaves, strict=True):
+            taken = [name for name in leaf.schema.names if name.lower() in ("_from", "_to")]
+            if taken and not source.is_input:
+                msg = f"{self._attempt}: found column {taken[0]!r} in reference {source.alias!r} beside many_times=True"
+                raise InvalidUsageError(msg, hint="rename it: _from and _to are the times between which a row is there")
 
     def _of_tables(self, max_bytes: object, expect: object, *, arrow: bool) -> ArrowBody:
         """Return the function as one of Arrow tables."""

@@ -43,8 +43,10 @@ FROM: Final = "__timely_from"
 TO: Final = "__timely_to"
 """The columns of the times between which a row is there: from the first on, before the second. Null is for ever."""
 
-# Files of a collection whose rows are summed in one place.
-_SMALL_BYTES: Final = 8 << 20
+# Rows of a collection that are summed in one place, or sent to all places.
+_FEW_ROWS: Final = 100_000
+
+_MOVES: Final = "__timely_moves"
 
 _SQL_TYPES: Final = {"long": "BIGINT", "int": "INT", "short": "SMALLINT"}
 
@@ -110,8 +112,8 @@ def between_frame(spark: SparkSession, source: SourcePlan, first: int, views: St
 
     Notes
     -----
-    Cost: one sum over all of a collection, as for one time; rows that change between the times are sorted. Of a stream
-    log no row is touched.
+    Cost: one sum over all of a collection, as for one time; only rows that change between the times are sorted. Of a
+    stream log no row is touched.
     """
     if not source.files:
         return _nothing(spark, source, FROM, TO)
@@ -127,35 +129,49 @@ def between_frame(spark: SparkSession, source: SourcePlan, first: int, views: St
         rows = rows.where(_condition(source) or "true")
         return rows.select(*map(quoted, names), quoted(name).alias(FROM), F.expr(never).alias(TO))
     raw = views.add(rows)
-    if not source.changes:
-        held = f"SELECT {columns}, {begin} AS {FROM}, {never} AS {TO}, {DIFF} FROM ({summed_sql(source, raw, names)})"
-        return spark.sql(_copies(source, held))
-    # One sum over all rows, which tells those that change later from those that do not: only the former, few, are gone
-    # through in the order of their times.
-    time, halves = listed([name]), sum_of_halves("before")
-    hint = "/*+ COALESCE(1) */ " if source.size_bytes < _SMALL_BYTES else ""
-    told = (
-        f"SELECT {hint}{columns}, IF({time} <= {begin}, {DIFF}, 0L) AS before, IF({time} > {begin}, 1L, 0L) AS later"
-        f" FROM {raw}{between(source)}"
+    if source.n_later == 0:
+        still = _repeated(source, DIFF, begin, never)
+        summed = summed_sql(source, raw, names)
+        return spark.sql(f"SELECT {columns}, inline({still}) AS ({FROM}, {TO}) FROM ({summed})")
+    # One sum over all rows, as of the first time; what changes later, mostly little, is put beside the rows it changes.
+    time = listed([name])
+    until = f"SELECT {_hint(source)}{columns}, IF({time} <= {begin}, {DIFF}, 0L) AS {DIFF} FROM {raw}{between(source)}"
+    halves = f"SELECT {columns}, {sum_of_halves(DIFF)} AS {DIFF} FROM ({until}) GROUP BY {columns}"
+    held = f"SELECT {columns}, {whole_of_halves(DIFF)} AS {DIFF} FROM ({halves})"
+    later = f"SELECT * FROM (SELECT * FROM {raw}{between(source)}) WHERE {time} > {begin}"
+    at_each = (
+        f"SELECT {columns}, {time} AS {FROM}, sum(CAST({DIFF} AS DECIMAL(38, 0))) AS {DIFF} FROM ({later})"
+        f" GROUP BY {columns}, {time}"
     )
-    summed = views.add(spark.sql(
-        f"SELECT {columns}, {whole_of_halves('before')} AS before, later FROM"
-        f" (SELECT {columns}, {halves} AS before, sum(later) AS later FROM ({told}) GROUP BY {columns})"
-    ))  # fmt: skip
-    still = f"SELECT {columns}, {begin} AS {FROM}, {never} AS {TO}, before AS {DIFF} FROM {summed} WHERE later = 0"
-    wide = "DECIMAL(38, 0)"
-    after = f"SELECT * FROM (SELECT * FROM {raw}{between(source)}) WHERE {time} > {begin}"
-    moves = (
-        f"SELECT {columns}, {begin} AS {FROM}, CAST(before AS {wide}) AS {DIFF} FROM {summed} WHERE later > 0 UNION ALL"
-        f" SELECT {columns}, {time}, CAST({DIFF} AS {wide}) FROM ({after})"
-    )
-    at_each = f"SELECT {columns}, {FROM}, sum({DIFF}) AS {DIFF} FROM ({moves}) GROUP BY {columns}, {FROM}"
     window = f"OVER (PARTITION BY {columns} ORDER BY {FROM}"
     running = (
         f"SELECT {columns}, {FROM}, lead({FROM}) {window}) AS {TO},"
-        f" CAST(sum({DIFF}) {window} ROWS UNBOUNDED PRECEDING) AS BIGINT) AS {DIFF} FROM ({at_each})"
+        f" sum({DIFF}) {window} ROWS UNBOUNDED PRECEDING) AS {DIFF} FROM ({at_each})"
     )
-    return spark.sql(_copies(source, f"{still} UNION ALL {running}"))
+    moves = (
+        f"SELECT {columns}, array_sort(collect_list(struct({FROM}, {TO}, {DIFF}))) AS {_MOVES} FROM ({running})"
+        f" GROUP BY {columns}"
+    )
+    one, two = (", ".join(f"{side}.{listed([each])}" for each in names) for side in ("one", "two"))
+    equal = " AND ".join(f"one.{listed([each])} <=> two.{listed([each])}" for each in names)
+    hint = "/*+ BROADCAST(two) */ " if 0 <= source.n_later <= _FEW_ROWS else ""
+    whole = f"CAST(one.{DIFF} AS DECIMAL(38, 0))"
+    still = _repeated(source, f"one.{DIFF}", begin, never)
+    before = _repeated(source, whole, begin, f"{_MOVES}[0].{FROM}")
+    after = _repeated(source, f"{whole} + x.{DIFF}", f"x.{FROM}", f"x.{TO}")
+    moved = f"flatten(concat(array({before}), transform({_MOVES}, x -> {after})))"
+    return spark.sql(
+        f"SELECT {hint}{one}, inline(IF({_MOVES} IS NULL, {still}, {moved})) AS ({FROM}, {TO}) FROM ({held}) one"
+        f" LEFT JOIN ({moves}) two ON xxhash64({one}) = xxhash64({two}) AND {equal}"
+    )
+
+
+def _repeated(source: SourcePlan, copies: str, begin: str, end: str) -> str:
+    """Return, in SQL, an array with the times from and before which a row is there, as often as it is there."""
+    what = f"log {source.path!r} before {_rendered(source.domain, source.upper)}"
+    # More than an array holds is an error of Spark's, by its name.
+    number = f"CAST(least(IF({copies} = 0, 0, {held_or_error(copies, what)}), 2147483647) AS INT)"
+    return f"array_repeat(named_struct('from', {begin}, 'to', {end}), {number})"
 
 
 def _nothing(spark: SparkSession, source: SourcePlan, *times: str) -> DataFrame:
@@ -163,14 +179,6 @@ def _nothing(spark: SparkSession, source: SourcePlan, *times: str) -> DataFrame:
     payload = [each.with_nullable(True) for each in source.schema]  # noqa: FBT003 - as Arrow has it
     timed = [pa.field(name, source.domain.types[0].arrow) for name in times]
     return spark.createDataFrame([], spark_schema(pa.schema([*payload, *timed])))
-
-
-def _copies(source: SourcePlan, rows: str) -> str:
-    """Return the query for as many copies of each row as it is there."""
-    columns = listed([*source.schema.names, FROM, TO])
-    what = f"log {source.path!r} before {_rendered(source.domain, source.upper)}"
-    copied = f"SELECT {columns}, explode(sequence(1L, {held_or_error(DIFF, what)})) FROM ({rows}) WHERE {DIFF} <> 0"
-    return f"SELECT {columns} FROM ({copied})"
 
 
 def spread_frame(
@@ -212,9 +220,7 @@ def _seen(source: SourcePlan, raw: str) -> str:
 def summed_sql(source: SourcePlan, raw: str, names: Sequence[str]) -> str:
     """Return the query for the updates of a range, equal rows summed."""
     columns = listed(names)
-    # Few rows are summed in one place: a shuffle would cost more than all the rest.
-    hint = "/*+ COALESCE(1) */ " if source.size_bytes < _SMALL_BYTES else ""
-    rows = f"SELECT {hint}{columns}, {DIFF} FROM {raw}{between(source)}"
+    rows = f"SELECT {_hint(source)}{columns}, {DIFF} FROM {raw}{between(source)}"
     halves = f"SELECT {columns}, {sum_of_halves(DIFF)} AS {DIFF} FROM ({rows}) GROUP BY {columns}"
     whole = f"SELECT {columns}, {whole_of_halves(DIFF)} AS {DIFF} FROM ({halves})"
     return f"SELECT * FROM ({whole}) WHERE {DIFF} <> 0"
@@ -240,6 +246,11 @@ def _condition(source: SourcePlan) -> str:
     if source.upper is not None:
         parts.append(f"{name} < {time_sql(source.domain, source.upper)}")
     return " AND ".join(parts)
+
+
+def _hint(source: SourcePlan) -> str:
+    """Return the hint, in SQL, to sum few rows in one place: a shuffle would cost more than all the rest."""
+    return "/*+ COALESCE(1) */ " if 0 <= source.n_rows <= _FEW_ROWS else ""
 
 
 def between(source: SourcePlan) -> str:

@@ -557,7 +557,7 @@ def test_function_that_returns_nothing_is_refused(spark: SparkSession, tmp_path:
 
     body: Any = forgotten
     task = st.ContinualTask("t", inputs={"i": log}, output=tmp_path / "out", body=body, version="1", schema=KV)
-    with pytest.raises(InvalidUsageError, match="found None in place of a DataFrame"):
+    with pytest.raises(InvalidUsageError, match="found NoneType in place of a DataFrame"):
         run(spark, task)
 
 

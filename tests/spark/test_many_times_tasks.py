@@ -186,3 +186,28 @@ def test_refusals(options: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidUsageError, match=said):
         st.ContinualTask("t", inputs={"o": str(tmp_path / "o")}, output=tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("by", [1, -1, 1000])
+def test_a_function_writes_at_the_times_of_its_step_alone(by: int, spark: SparkSession, tmp_path: Path) -> None:
+    """Also where the time that it gives belongs to another row: it would depend on how times were put together."""
+    kv_log(tmp_path / "o", [(time, ("a", time), 1) for time in (1, 3, 5)], upper=10)
+    task = st.ContinualTask(
+        "stray", inputs={"o": str(tmp_path / "o")}, output=tmp_path / "out", version="1", many_times=True,
+        body=lambda inputs, references, times: inputs["o"].withColumn("_time", F.col("_time") + by),
+    )  # fmt: skip
+    query = task.start(spark, trigger="availableNow")
+    with pytest.raises(Exception, match="where nothing is to be written"):
+        query.await_termination(240)
+    assert not messages(tmp_path / "out")
+    assert st.open_log(tmp_path / "out").frontier().to_json() in ([0], [1])
+
+
+def test_references_have_no_columns_of_reserved_names(tmp_path: Path) -> None:
+    kv_log(tmp_path / "o", [])
+    st.create_log(tmp_path / "r", pa.schema([("k", pa.string()), ("_to", pa.int64())]), minimum=(0,))
+    with pytest.raises(InvalidUsageError, match="found column '_to' in reference 'r'"):
+        st.ContinualTask(
+            "t", inputs={"o": str(tmp_path / "o")}, references={"r": str(tmp_path / "r")}, output=tmp_path / "out",
+            body=lambda i, r, t: i["o"], version="1", many_times=True,
+        )  # fmt: skip

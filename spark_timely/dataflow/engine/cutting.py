@@ -65,6 +65,10 @@ class Files(Protocol):
         """Relative to the log."""
 
     @property
+    def rows(self) -> IntArray:
+        """How many rows each has; -1 where unknown."""
+
+    @property
     def as_of(self) -> IntArray | None:
         """Time up to which times are moved, shape (1, k): of a collection that has forgotten."""
 

@@ -548,7 +548,7 @@ class Engine:
                 self._forget_before(sink, after)
             if after is not None and n_dead:
                 _log.warning(
-                    "output %r set %d rows apart, which came too late: they are dead letters of log %r",
+                    "output %r set %d rows apart: they are dead letters of log %r, with the reason",
                     sink.name, n_dead, sink.path,
                 )  # fmt: skip
             if after is not None or sink not in self._outputs.failures:

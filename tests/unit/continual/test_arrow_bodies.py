@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import pickle
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -615,9 +616,10 @@ def odd_error(inputs: Any, references: Any, time: Any) -> Any:
     [
         (failing, KV, r"could not run task 't' at 1: KeyError: 'no such"),
         (odd_error, KV, r"could not run task 't' at 1: could not do it: found nothing"),
-        (lambda *_: None, KV, r"at 1: .*: found None in place of a pyarrow.Table"),
-        (lambda *_: Changes(insert=7), KV, r"at 1: .*: found 7 in place of a pyarrow.Table"),  # type: ignore[arg-type]
-        (lambda *_: GOOD.to_batches()[0], KV, r"at 1: .*found .* in place of a pyarrow.Table"),
+        (lambda *_: None, KV, r"at 1: .*: found NoneType in place of a pyarrow.Table"),
+        (lambda *_: Changes(insert=7), KV, r"at 1: .*: found int in place of a pyarrow.Table"),  # type: ignore[arg-type]
+        (lambda *_: GOOD.to_batches()[0], KV, r"found RecordBatch in place of a pyarrow.Table"),
+        (lambda *_: sys.exit(3), KV, r"at 1: SystemExit: 3"),
         (lambda *_: GOOD.select(["k"]), KV, r"at 1: found columns \['k'\] for columns \['k', 'n'\] of its output"),
         (lambda *_: GOOD.rename_columns(["k", "N"]), KV, r"at 1: found columns \['k', 'N'\]"),
         (lambda *_: GOOD.rename_columns(["k", "k"]), KV, r"at 1: found columns \['k', 'k'\]"),
@@ -764,7 +766,7 @@ def test_columns_are_those_of_tables_without_rows() -> None:
         columns(failing)
     with pytest.raises(InvalidUsageError, match="its function gave no rows to insert"):
         columns(lambda *_: Changes(delete=GOOD))
-    with pytest.raises(InvalidUsageError, match=r"found None in place of a pyarrow.Table"):
+    with pytest.raises(InvalidUsageError, match=r"found NoneType in place of a pyarrow.Table"):
         columns(lambda *_: None)
     with pytest.raises(SchemaMismatchError, match="time64"):
         columns(lambda *_: pa.table({"x": pa.array([], pa.time64("us"))}))
