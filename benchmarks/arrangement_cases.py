@@ -19,7 +19,7 @@ from spark_timely.spark.dataflow_tasks import catalog_of, run_one
 
 from .dataflow_cases import PROVIDER, STORES
 from .report import Case
-from .spark_cases import PEER_SETTINGS
+from .spark_cases import PEER_SETTINGS, last_micro_batch
 from .worker_memory import WorkerMemory
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class ArrangementCases:
                 for keys, _, log, query in sides:
                     log.writer(owner="bench").append(_rows(number, self._some(keys)), advance_to=number + 1)
                     query.await_frontier(number, timeout_s=DEADLINE_S)
-                    took.append(_last(query.query))
+                    took.append(last_micro_batch(query.query, DEADLINE_S))
                 if number > 10:
                     case.ours.append(took[0])
                     case.peer.append(took[1])
@@ -197,7 +197,7 @@ class ArrangementCases:
         for number in range(1, BATCHES + 1):
             writer.append(make(number), advance_to=number + 1)
             query.await_frontier(number, timeout_s=DEADLINE_S)
-            took += _last(query.query)
+            took += last_micro_batch(query.query, DEADLINE_S)
         return took
 
     def _fed_files(self, folder: Path, query: StreamingQuery, make: Callable[[int], pa.Table]) -> float:
@@ -425,7 +425,7 @@ class ArrangementCases:
                     dimension.writer(owner="bench").advance(number + 1)
                     facts.writer(owner="bench").append(_rows(number, changed[keys]), advance_to=number + 1)
                     query.await_frontier(number, timeout_s=DEADLINE_S)
-                    took.append(_last(query.query))
+                    took.append(last_micro_batch(query.query, DEADLINE_S))
                 _put(folder, number, _rows(number, changed[sides[0][0]]))
                 theirs = _next(peer, number)
                 if number > 5:
@@ -492,7 +492,7 @@ class ArrangementCases:
             query = self._counting(folder, log).start(self.spark)
             try:
                 query.await_frontier(1, timeout_s=DEADLINE_S)
-                first = _last(query.query)
+                first = last_micro_batch(query.query, DEADLINE_S)
             finally:
                 query.stop()
             self._check_counts(folder / "out", self.many, 1)
@@ -557,7 +557,7 @@ class ArrangementCases:
             for number in range(1, 311):
                 log.writer(owner="bench").append(_rows(number, self._some(keys)), advance_to=number + 1)
                 query.await_frontier(number, timeout_s=DEADLINE_S)
-                took.append(_last(query.query))
+                took.append(last_micro_batch(query.query, DEADLINE_S))
         finally:
             query.stop()
         self._check_counts(folder / "out", keys, 310)
@@ -579,20 +579,6 @@ def _put(folder: Path, number: int, rows: pa.Table) -> None:
     hidden = folder / "files" / f".{number}"
     pq.write_table(rows, hidden)
     hidden.rename(folder / "files" / f"part-{number:04d}.parquet")
-
-
-def _last(query: StreamingQuery) -> float:
-    """Return the seconds of the newest micro-batch that ran, once it is reported."""
-    seen = getattr(query, "_bench_seen", set())
-    deadline = time.perf_counter() + DEADLINE_S
-    while time.perf_counter() < deadline:
-        ran = [p for p in query.recentProgress if "addBatch" in p.durationMs and p.batchId not in seen]
-        if ran:
-            query._bench_seen = seen | {p.batchId for p in ran}  # type: ignore[attr-defined]
-            return sum(p.durationMs["triggerExecution"] for p in ran) / 1000
-        time.sleep(0.005)
-    message = f"no micro-batch was reported within {DEADLINE_S} s"
-    raise AssertionError(message)
 
 
 def _next(query: StreamingQuery, number: int) -> float:

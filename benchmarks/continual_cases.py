@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 import spark_timely as st
 
 from .report import Case, alternate, seconds
-from .spark_cases import PEER_SETTINGS
+from .spark_cases import PEER_SETTINGS, last_micro_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -96,6 +96,15 @@ def _append(log: st.Log, at: int, rows: dict[str, np.ndarray]) -> None:
     log.writer(owner="bench").append(pa.table({"_time": np.full(n, at), **rows}), advance_to=at + 1)
 
 
+def _orders_and_rates(folder: Path) -> tuple[st.Log, st.Log]:
+    """Return a log for orders, and one of rates, which is complete."""
+    orders = st.create_log(str(folder / "orders"), ORDERS, minimum=(0,))
+    rates = st.create_log(str(folder / "rates"), RATES, minimum=(0,), kind="collection")
+    _append(rates, 0, _rates())
+    rates.close("main")
+    return orders, rates
+
+
 def _triggers(spark: SparkSession, folder: Path) -> Case:
     case = Case(
         NAMES[0],
@@ -105,10 +114,7 @@ def _triggers(spark: SparkSession, folder: Path) -> Case:
         higher_is_better=False,
         settings=dict(PEER_SETTINGS),
     )
-    orders = st.create_log(str(folder / "orders"), ORDERS, minimum=(0,))
-    rates = st.create_log(str(folder / "rates"), RATES, minimum=(0,), kind="collection")
-    _append(rates, 0, _rates())
-    rates.close("main")
+    orders, rates = _orders_and_rates(folder)
     pq.write_table(pa.table(_rates(), RATES), folder / "rates.parquet")
     task = st.ContinualTask(
         "enrich", inputs={"orders": orders}, references={"rates": rates}, body=BODY, output=folder / "eur"
@@ -121,7 +127,7 @@ def _triggers(spark: SparkSession, folder: Path) -> Case:
             pq.write_table(pa.table(rows, ORDERS), folder / f"orders-{number}.parquet")
             _append(orders, number, rows)
             query.await_frontier(number, timeout_s=DEADLINE_S)
-            took = _last(query)
+            took = last_micro_batch(query.query, DEADLINE_S)
             bare = seconds(lambda number=number: _bare(spark, folder, number))  # type: ignore[misc]
             if number >= WARM:
                 case.ours.append(took)
@@ -141,18 +147,6 @@ def _bare(spark: SparkSession, folder: Path, number: int) -> None:
     files = str(folder / f"orders-{number}.parquet")
     spark.read.schema("id long, amount double, currency long").parquet(files).createOrReplaceTempView("orders")
     spark.sql(BODY).write.parquet(str(folder / f"bare-{number}"))
-
-
-def _last(query: st.DataflowQuery) -> float:
-    """Return the seconds of the newest micro-batch that took a step, as Spark reports them."""
-    end = time.monotonic() + DEADLINE_S
-    while time.monotonic() < end:
-        found = [each for each in query.query.recentProgress if each["durationMs"].get("addBatch", 0) > 0]
-        if found and not query.query.status["isTriggerActive"]:
-            return float(found[-1]["durationMs"]["triggerExecution"]) / 1000
-        time.sleep(0.005)
-    msg = "Spark reported no micro-batch"
-    raise RuntimeError(msg)
 
 
 def _restarts(spark: SparkSession, folder: Path) -> Case:
@@ -557,10 +551,7 @@ def _arrow_steps(spark: SparkSession, folder: Path) -> Case:
         higher_is_better=False,
         settings=dict(PEER_SETTINGS),
     )
-    orders = st.create_log(str(folder / "orders"), ORDERS, minimum=(0,))
-    rates = st.create_log(str(folder / "rates"), RATES, minimum=(0,), kind="collection")
-    _append(rates, 0, _rates())
-    rates.close("main")
+    orders, rates = _orders_and_rates(folder)
 
     def body(inputs: Mapping[str, pa.Table], references: Mapping[str, pa.Table], time: object) -> pa.Table:
         del time
@@ -577,7 +568,7 @@ def _arrow_steps(spark: SparkSession, folder: Path) -> Case:
         for number in range(WARM + TRIGGERS):
             _append(orders, number, _orders(number * ROWS))
             query.await_frontier(number, timeout_s=DEADLINE_S)
-            took = _last(query)
+            took = last_micro_batch(query.query, DEADLINE_S)
             empty = seconds(lambda: spark.range(0, 1, 1, 1).mapInArrow(nothing, "id long").collect())
             if number >= WARM:
                 case.ours.append(took)

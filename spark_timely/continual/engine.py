@@ -857,9 +857,11 @@ def _may_hold(files: Files, lower: int | None, stop: int) -> BoolArray:
 
 
 def _n_rows(files: Files, chosen: BoolArray) -> int:
-    """Return how many rows some files have; negative where that is not known of one."""
+    """Return how many rows some files say they have; negative where one does not, and 0 only where there is no file."""
     rows = files.rows[chosen]
-    return int(rows.sum()) if (rows >= 0).all() else -1
+    if not rows.shape[0]:
+        return 0
+    return max(int(rows.sum()), 1) if (rows >= 0).all() else -1
 
 
 def check_roles(plan: TaskPlan, sink: Sink, logs: Mapping[str, Log]) -> None:

@@ -299,6 +299,12 @@ class _SpreadError(Exception):
         self.place = place
 
 
+def _aggregate(called: Collection[str]) -> str:
+    """Return what is said of functions that are not known to be of one row, of a query without GROUP BY."""
+    other = sorted(set(called) - _SCALAR_AGGREGATES)
+    return f"{other[0]}(), which may be an aggregate, without GROUP BY" if other else "an aggregate without GROUP BY"
+
+
 def _refuse(what: str) -> NoReturn:
     raise _NotBatchedError(what)
 
@@ -1192,7 +1198,7 @@ class _Statement:
             if not one or not block.plain:
                 source.pending[0].spread()
         elif source.time and block.group is None and block.aggregates:
-            _refuse("an aggregate without GROUP BY")
+            _refuse(_aggregate(block.aggregates))
         elif source.time and block.group is None and block.having is not None:
             _refuse("HAVING without GROUP BY")
         self._values(block, source)

@@ -7,7 +7,7 @@ Invariants
 ----------
 1. A log that a dataflow writes has one path in it. Logs are the same if their ids are; two of them that are not there
    yet, if their paths lead to the same place.
-2. What is refused for its path leaves no log behind, as far as paths tell.
+2. What is refused for its path, or for an output that is there, leaves no log behind, as far as can be seen before.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from spark_timely.log.store.urls import identity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Sink", "least_time", "open_logs", "refreshed"]
+__all__ = ["Sink", "existing_logs", "least_time", "open_logs", "refreshed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,8 +120,46 @@ def open_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> d
     NotBeyondError
         If a log begins behind times that the output has rows of: they would be lost.
     """
-    logs: dict[str, Log] = {}
+    logs = existing_logs(sinks, storage)
     written = {sink.path: sink for sink in sinks}
+    there = [sink for sink in sinks if sink.path in logs]
+    for sink in there:  # one turn per output; what is refused here leaves nothing behind
+        _open_stream(logs[sink.path], sink)
+    # What an operator remembers is inside of the log that it was needed for, which comes first: a log is made where
+    # nothing else is.
+    made = sorted((sink for path, sink in written.items() if path not in logs), key=lambda sink: len(sink.path))
+    for sink in made:
+        logs[sink.path] = _create_log(sink, [other for other in sinks if other.path == sink.path], storage[sink.path])
+        _check_paths(sinks, logs, storage)  # where two paths lead to one place and do not show it
+    for sink in sinks:  # one turn per output
+        if sink not in there:
+            _open_stream(logs[sink.path], sink)
+    return logs
+
+
+def existing_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> dict[str, Log]:
+    """Open the logs that outputs are made from, and those of their own that are there; make none.
+
+    Parameters
+    ----------
+    sinks : sequence of Sink
+    storage : mapping of str to dict
+        Storage options by path of the log.
+
+    Returns
+    -------
+    dict of str to Log
+        By path: one handle for each log.
+
+    Raises
+    ------
+    LogMissingError
+        If a log that is read is not there.
+    InvalidUsageError
+        If a log that is written is there under another path too: as another output, or as an input.
+    """
+    logs: dict[str, Log] = {}
+    written = {sink.path: None for sink in sinks}
     for path in [*written, *(leaf.path for sink in sinks for leaf in leaves_of(sink.view))]:  # one turn per log
         try:
             if path not in logs:
@@ -130,14 +168,6 @@ def open_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> d
             if path not in written:
                 raise
     _check_paths(sinks, logs, storage)
-    # What an operator remembers is inside of the log that it was needed for, which comes first: a log is made where
-    # nothing else is.
-    made = sorted((sink for path, sink in written.items() if path not in logs), key=lambda sink: len(sink.path))
-    for sink in made:
-        logs[sink.path] = _create_log(sink, [other for other in sinks if other.path == sink.path], storage[sink.path])
-        _check_paths(sinks, logs, storage)  # where two paths lead to one place and do not show it
-    for sink in sinks:  # one turn per output
-        _open_stream(logs[sink.path], sink)
     return logs
 
 

@@ -22,7 +22,7 @@ from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES
 from spark_timely.dataflow.engine.explain import OperatorMetrics, OutputProgress
 from spark_timely.dataflow.engine.outputs import TRIES, check_plans, drop_output, failure_of, passes
 from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, check_whole, is_cancelled, rest_of
-from spark_timely.dataflow.logs import Sink, open_logs
+from spark_timely.dataflow.logs import Sink, existing_logs, open_logs
 from spark_timely.dataflow.stream import Evaluation, Scope
 from spark_timely.dataflow.views import leaves_of, packed, unpacked
 from spark_timely.datasource.clock import Alarm
@@ -263,8 +263,8 @@ class Dataflow(Scope):
             )
         for flow in flows:
             flow._settle_options(spark)
+            check_plans(flow.sinks, existing_logs(flow.sinks, flow.storage))  # before any log is made
             opened = open_logs(flow.sinks, flow.storage)
-            check_plans(flow.sinks, opened)
             check_whole(flow.sinks, opened)
             flow.check_started(opened)
         register(spark)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
 from spark_timely.dataflow.stream import KEPT
 from spark_timely.dataflow.views import Replay
@@ -17,11 +17,6 @@ from spark_timely.errors import InvalidUsageError
 from spark_timely.log import Log
 from spark_timely.log.store.storage import normal_path
 from spark_timely.spark.dataflow import Dataflow
-
-if TYPE_CHECKING:
-    import datetime as dt
-
-    import pyarrow.compute as pc
 
 __all__ = ["upsert_task"]
 
@@ -31,18 +26,10 @@ def upsert_task(
     *,
     input: str | os.PathLike[str] | Log,
     output: str | os.PathLike[str],
-    keys: str | Sequence[str],
-    sequence_by: str | Sequence[str],
-    delete_when: str | pc.Expression | None = None,
-    truncate_when: str | pc.Expression | None = None,
-    columns: Sequence[str] | None = None,
-    except_columns: Sequence[str] = (),
-    ignore_null_updates: bool = False,
-    history: bool = False,
-    tombstones: str | int | dt.timedelta | None = None,
     checkpoint: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     credential: str | None = None,
+    **options: Any,  # noqa: ANN401 - those of Stream.upsert
 ) -> Dataflow:
     """Return a dataflow that applies a log of changes to a table. See `ContinualTask.upsert`.
 
@@ -76,16 +63,6 @@ def upsert_task(
         raise InvalidUsageError(
             msg, hint="give a stream log of changes: a collection is current, and takes its rows away itself"
         )
-    table = changes.upsert(
-        keys=keys,
-        sequence_by=sequence_by,
-        delete_when=delete_when,
-        truncate_when=truncate_when,
-        columns=columns,
-        except_columns=except_columns,
-        ignore_null_updates=ignore_null_updates,
-        history=history,
-        tombstones=tombstones,
-    )
+    table = changes.upsert(**options)
     table.capture(path, credential=credential, storage_options=storage_options)
     return flow

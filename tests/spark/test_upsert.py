@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import spark_timely as st
+from spark_timely.errors import OwnershipError, PlanMismatchError
 from tests.oracles.upsert import Row, Rules, applied
 
 if TYPE_CHECKING:
@@ -84,3 +86,35 @@ def test_a_table_and_its_versions_follow_a_log_of_changes(spark: SparkSession, t
         there[row["id"], row["at"], row["v"]] += row["_diff"]
     spark.catalog.dropTempView("replayed_upsert")
     assert {row for row, n in there.items() if n} == {(9, 40, "f")}
+
+
+def test_a_refused_start_leaves_nothing_behind(spark: SparkSession, tmp_path: Path) -> None:
+    log = st.create_log(str(tmp_path / "changes"), SCHEMA, minimum=(0,))
+    log.writer(owner="test").append(
+        pa.table({"_time": [1], "id": [7], "at": [1], "op": ["I"], "v": ["a"]}), advance_to=2
+    )
+    out = tmp_path / "out"
+
+    def logs_in_it() -> list[Path]:
+        return sorted(path for path in out.rglob("_delta_log"))
+
+    first = st.ContinualTask.upsert("first", input=log, output=out, **TAKES)
+    assert first.start(spark, trigger="availableNow").await_termination(120)
+    before = logs_in_it()
+    assert len(before) == 2
+    # What a log remembers is a log of its own, named by what it remembers: another one for each of these.
+    for name, options, error in (
+        ("first", {**TAKES, "keys": ["id", "v"]}, PlanMismatchError),
+        ("first", {**TAKES, "tombstones": 30}, PlanMismatchError),
+        ("other", TAKES, OwnershipError),
+        ("other", {**TAKES, "keys": ["id", "v"]}, OwnershipError),
+    ):
+        with pytest.raises(error):
+            st.ContinualTask.upsert(name, input=log, output=out, **options).start(spark, trigger="availableNow")
+        assert logs_in_it() == before, (name, options)
+    # Without what it remembers, which is gone, it is the same task still.
+    shutil.rmtree(out / "_spark_timely")
+    again = st.ContinualTask.upsert("first", input=log, output=out, **TAKES)
+    assert again.start(spark, trigger="availableNow").await_termination(120)
+    assert len(logs_in_it()) == 2
+    assert st.open_log(out).snapshot(1).select(["id", "v"]).to_pylist() == [{"id": 7, "v": "a"}]

@@ -137,7 +137,7 @@ class Inputs:
 
     def replaced(self, sink: Sink, note: OutputNote) -> dict[str, str]:
         """Return the ids of logs that an output was made from, by path, where another log is now."""
-        noted = {path: self._noted_at(note, path) for path in self.below[sink]}
+        noted = {path: self._noted_at(note, path) for path in self.below[sink] if path in self._logs}
         return {path: each.id for path, each in noted.items() if each and each.id != self._logs[path].log_id}
 
     def found(self, sink: Sink, note: OutputNote, *, fresh: bool = True) -> dict[str, InputNote]:

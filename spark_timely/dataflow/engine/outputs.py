@@ -425,7 +425,7 @@ def check_plans(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
     ----------
     sinks : sequence of Sink
     logs : mapping of str to Log
-        By path: all that are read or written.
+        By path: all that are read, and those that are written and are there.
 
     Raises
     ------
@@ -434,8 +434,8 @@ def check_plans(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
     inputs = Inputs(sinks, logs)
     plans = plans_of(sinks, inputs.ids())
     for sink in sinks:  # one turn per output
-        state = logs[sink.path].stream(sink.stream)
-        if state is not None:
+        state = logs[sink.path].stream(sink.stream) if sink.path in logs else None
+        if state is not None and state.owner == sink.owner:  # another owner is refused for that
             plan = _as_made(plans, inputs, sink, note_of(state, sink))
             _check_plan(sink, state, _allowed(sink, plan), plan)
 

@@ -94,17 +94,20 @@ class HistoryOperator(ABC):
     def describe(self) -> str:
         """Return its parameters, for people and for the fingerprint of a plan: all that its answers depend on."""
 
-    @abstractmethod
     def state(self, source: pa.Schema) -> pa.Schema:
-        """Return the columns of the state; names of columns that are kept besides the result begin with `HIDDEN`."""
+        """Return the columns of the state; names of columns that are kept besides the result begin with `HIDDEN`.
+
+        Those of the input unless it says so.
+        """
+        return source
 
     @abstractmethod
     def shown(self, source: pa.Schema) -> pa.Schema:
         """Return the columns of the result."""
 
-    @abstractmethod
     def needs(self, source: pa.Schema) -> Names:
-        """Return the columns of the input that it looks at."""
+        """Return the columns of the input that it looks at: all unless it says so."""
+        return tuple(source.names)
 
     @abstractmethod
     def gives_updates(self, *, of_updates: bool) -> bool:

@@ -61,17 +61,9 @@ class Best(HistoryOperator):
         order = ", ".join(f"{name}{' desc' if greatest else ''}" for name, greatest in self.order)
         return f"{self.n} by {', '.join(self.by)} order by {order}{', deleted' if self.deleted else ''}"
 
-    def state(self, source: pa.Schema) -> pa.Schema:
-        """Return the columns of the input."""
-        return source
-
     def shown(self, source: pa.Schema) -> pa.Schema:
         """Return the columns of the input, without that of deletions."""
         return pa.schema([field for field in source if field.name != DELETED])
-
-    def needs(self, source: pa.Schema) -> Names:
-        """Return all columns."""
-        return tuple(source.names)
 
     def gives_updates(self, *, of_updates: bool) -> bool:
         """Return that it is a collection: what is best changes."""

@@ -54,17 +54,9 @@ class First(HistoryOperator):
         """Return the key, and how far it looks back."""
         return f"by {', '.join(self.by)}{'' if self.within is None else f' within {self.within}'}"
 
-    def state(self, source: pa.Schema) -> pa.Schema:
-        """Return the columns of the input."""
-        return source
-
     def shown(self, source: pa.Schema) -> pa.Schema:
         """Return the columns of the input."""
         return source
-
-    def needs(self, source: pa.Schema) -> Names:
-        """Return all columns."""
-        return tuple(source.names)
 
     def gives_updates(self, *, of_updates: bool) -> bool:
         """Return that they are events."""

@@ -69,17 +69,9 @@ class Truncated(HistoryOperator):
         """Return what is kept."""
         return f"{self.inner.describe()}, emptied"
 
-    def state(self, source: pa.Schema) -> pa.Schema:
-        """Return the columns of the input."""
-        return source
-
     def shown(self, source: pa.Schema) -> pa.Schema:
         """Return the columns of the input."""
         return source
-
-    def needs(self, source: pa.Schema) -> Names:
-        """Return all columns."""
-        return tuple(source.names)
 
     def gives_updates(self, *, of_updates: bool) -> bool:
         """Return that it is a collection."""

@@ -71,17 +71,9 @@ class Upsert(HistoryOperator):
         """Return what is kept."""
         return f"{self.inner.kind}, {self.inner.describe()}"
 
-    def state(self, source: pa.Schema) -> pa.Schema:
-        """Return the columns of the input."""
-        return source
-
     def shown(self, source: pa.Schema) -> pa.Schema:
         """Return the columns of the input, without those that are hidden."""
         return pa.schema([field for field in source if field.name not in self.hidden])
-
-    def needs(self, source: pa.Schema) -> Names:
-        """Return all columns."""
-        return tuple(source.names)
 
     def gives_updates(self, *, of_updates: bool) -> bool:
         """Return that it is a collection."""

@@ -296,8 +296,8 @@ def test_bind_refuses_other_views_than_places_and_names_of_with() -> None:
 
 REFUSED = {
     "SELECT max(n) FROM i": "an aggregate without GROUP BY",
-    "SELECT no_function_of_spark(n) FROM i": "an aggregate without GROUP BY",
-    "SELECT explode(a) FROM i": "an aggregate without GROUP BY",
+    "SELECT no_function_of_spark(n) FROM i": "no_function_of_spark(), which may be an aggregate, without GROUP BY",
+    "SELECT explode(a) FROM i": "explode(), which may be an aggregate, without GROUP BY",
     "SELECT sum(rank() OVER (ORDER BY n)) FROM i": "an aggregate without GROUP BY",
     "SELECT sum(max(n)) OVER () FROM i": "an aggregate without GROUP BY",
     "SELECT k FROM i ORDER BY max(n)": "an aggregate without GROUP BY",
