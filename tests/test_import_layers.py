@@ -52,7 +52,7 @@ THIRD_PARTY = {
     "numba": ("spark_timely.progress.kernels",),
     "shtab": ("spark_timely.cli",),
     "tqdm": ("spark_timely.cli",),
-    "sqlglot": ("spark_timely.predicate", "spark_timely.continual.body", "spark_timely.continual.many"),
+    "sqlglot": ("spark_timely.predicate", "spark_timely.continual.body", "spark_timely.continual.skeleton"),
 }
 
 

@@ -25,10 +25,24 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NoReturn
 
+from spark_timely.continual.scanner import (
+    KEYWORDS,
+    TAKES_FROM,
+    Token,
+    in_types,
+    legible,
+    markers,
+    neighbours,
+    quoted_name,
+    refused_sql,
+    scanned,
+    statements_of,
+    words_of,
+)
 from spark_timely.errors import InvalidUsageError, TimelyInternalError, described, shown
 
 if TYPE_CHECKING:
@@ -52,69 +66,38 @@ OUTPUT: Final = "output"
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-# The pieces of Spark's SQL, by the rules of its own scanner. Comments with brackets nest: a pattern cannot follow them.
-# A text with a doubled quote inside is two texts here, as it is to sqlglot.
-_PIECES: Final = re.compile(
-    r"""
-    (?P<space>[ \t\r\n]+|--(?:\\\n|[^\r\n])*)
-    |(?P<comment>/\*(?!\+))
-    |(?P<string>[rR]'[^']*'|[rR]"[^"]*"|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
-    |(?P<quoted>`(?:[^`]|``)*`)
-    |(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?:[bB][dD]|[lLsSyYfFdD])?(?!\w))
-    |(?P<word>\w+)
-    |(?P<symbol>/\*\+|\*/|<=>|\|>|\|\||<>|!=|<=|>=|==|->|=>|::|!<|!>|[-+*/%~&|^!<>=(),.\[\]:;?])
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# Words that begin and join the parts of a query. They name no function, and the case of their letters says nothing.
-# Recorded identities depend on this list: do not change it.
-_KEYWORDS: Final = _words("""
-    all and anti any as asc between both by case cluster cross cube delete desc distinct distribute div else end escape
-    except exclude exists false filter following for from full group grouping having ilike in inner insert intersect
-    interval into is join lateral leading left like limit minus natural not null nulls offset on or order outer over
-    partition pivot preceding range recursive regexp right rlike rollup rows select semi sets some sort table then
-    trailing true unbounded union unpivot using values view when where window with within
-    """)
 # Other words before brackets that belong to the grammar.
-_SYNTAX: Final = _words("cast placing struct timestampadd timestampdiff try_cast")
+_SYNTAX: Final = words_of("cast placing struct timestampadd timestampdiff try_cast")
 _UNITS: Final = frozenset(
     f"{unit}{ending}"
-    for unit in _words("year quarter month week day hour minute second millisecond microsecond nanosecond")
+    for unit in words_of("year quarter month week day hour minute second millisecond microsecond nanosecond")
     for ending in ("", "s")
 )
 
-_CLOCKS: Final = _words("current_timestamp current_date current_time curdate localtimestamp now")
-_RANDOM: Final = _words(
+_CLOCKS: Final = words_of("current_timestamp current_date current_time curdate localtimestamp now")
+_RANDOM: Final = words_of(
     """
     aes_encrypt kll_merge_agg_bigint kll_merge_agg_double kll_merge_agg_float kll_sketch_agg_bigint
     kll_sketch_agg_double kll_sketch_agg_float kll_sketch_merge_bigint kll_sketch_merge_double kll_sketch_merge_float
     monotonically_increasing_id rand randn random randstr shuffle try_aes_encrypt uniform uuid
     """
 )
-_SURROUNDINGS: Final = _words("""
+_SURROUNDINGS: Final = words_of("""
     current_catalog current_database current_path current_schema current_timezone current_user identifier
     input_file_block_length input_file_block_start input_file_name java_method reflect session_user sleep
     spark_partition_id try_reflect user version
     """)
 # These are functions without brackets too, where no column has their name.
-_BARE: Final = _words("current_date current_path current_time current_timestamp current_user session_user user")
+_BARE: Final = words_of("current_date current_path current_time current_timestamp current_user session_user user")
 # Spark takes texts for moments where one is compared with a moment, and these are clocks then, with a zone or without.
 _MOMENTS: Final = re.compile(
     r"\s*(?:now|today|tomorrow|yesterday)(?:\s+(?:(?-i:[A-Z]{1,4})|\S*[/:+-]\S*))?\s*", re.IGNORECASE
 )
 
-_TABLE_FUNCTIONS: Final = _words("""
+_TABLE_FUNCTIONS: Final = words_of("""
     explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer range stack variant_explode
     variant_explode_outer
     """)
-# In the brackets of these, FROM is followed by a value.
-_TAKES_FROM: Final = frozenset({"extract", "overlay", "substr", "substring", "trim"})
 _QUERY_WORDS: Final = frozenset({"select", "with", "from", "values", "table"})
 _SET_WORDS: Final = frozenset({"all", "distinct", "except", "intersect", "minus", "union"})
 
@@ -125,40 +108,6 @@ _INSERT_HINT: Final = "write `INSERT INTO output SELECT …`, with names of colu
 _DELETE_HINT: Final = "write `DELETE FROM output WHERE …`"
 _STATEMENT_HINT: Final = "use SELECT, INSERT INTO output and DELETE FROM output only"
 _READ_HINT: Final = "write this part in another way, or give the body as a function"
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    """A piece of the text; white space and comments are none.
-
-    Attributes
-    ----------
-    kind : str
-        ``word``, ``quoted``, ``string``, ``number`` or ``symbol``.
-    text : str
-    start, end : int
-        Characters, the end exclusive.
-    """
-
-    kind: str
-    text: str
-    start: int
-    end: int
-
-    @property
-    def word(self) -> str:
-        """The word in lower case; nothing if it is no plain word."""
-        return self.text.lower() if self.kind == "word" else ""
-
-    @property
-    def name(self) -> str:
-        """The name that a word or a quoted name stands for."""
-        return self.text[1:-1].replace("``", "`") if self.kind == "quoted" else self.text
-
-    @property
-    def names(self) -> bool:
-        """Whether it can be a name."""
-        return self.kind in ("word", "quoted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +196,8 @@ class Statement:
             if view.lower() in self.locals:
                 msg = f"could not bind statement {shown(self.text)}: found view={view!r}, a name of its WITH"
                 raise InvalidUsageError(msg, hint="rename the query in WITH")
-            named = "" if place.named is None else f" AS {_quoted(place.named)}"
-            parts += [self.query[at : place.start], _quoted(view), named]
+            named = "" if place.named is None else f" AS {quoted_name(place.named)}"
+            parts += [self.query[at : place.start], quoted_name(view), named]
             at = place.end
         return "".join([*parts, self.query[at:]])
 
@@ -324,14 +273,14 @@ class SqlBody:
             msg = f"could not {attempt}: found body={shown(text)}"
             raise InvalidUsageError(msg, hint="give SQL as a text")
         tables = {each.lower(): each for each in [*inputs, *references, OUTPUT]}
-        tokens = _scanned(text, attempt)
-        read = [_Reading(text, piece, attempt, tables) for piece in _split(tokens)]
+        tokens = scanned(text, attempt)
+        read = [_Reading(text, piece, attempt, tables) for piece in statements_of(tokens)]
         if not read:
-            raise _error(attempt, "no statement", text, "write a SELECT over the task's inputs", "body")
+            raise refused_sql(attempt, "no statement", text, "write a SELECT over the task's inputs", "body")
         statements = tuple(each.statement() for each in read)
         if not any(alias in inputs for each in statements for alias in each.reads):
             found = f"no input of {shown(list(inputs))} that any statement reads"
-            raise _error(attempt, found, text, "read an input: a task runs when an input changes", "body")
+            raise refused_sql(attempt, found, text, "read an input: a task runs when an input changes", "body")
         functions = {name for each in read for name in each.functions}
         return cls(statements, tuple(sorted(functions)), _identity([each.tokens for each in read]))
 
@@ -429,7 +378,7 @@ def at_time(query: str, literal: str) -> str:
     """
     parts, at = [], 0
     # Bounded by the marks in what a user wrote.
-    for start, end in _markers(_scanned(query, "put the time into a query")):
+    for start, end in markers(scanned(query, "put the time into a query")):
         # THEN:time is two words, and what follows a minus must not make a comment of it.
         gap = " " if query[start - 1 : start].isalnum() or query[start - 1 : start] in ("_", "-") else ""
         parts += [query[at:start], gap, literal]
@@ -494,7 +443,7 @@ def checked_condition(condition: str, *, task: str, name: str) -> tuple[str, tup
     attempt = f"could not begin task {task!r}"
     text = _whole(condition, f"{attempt}: expectation {name!r}", "a condition", "write one condition, as after WHERE")
     body = SqlBody.parse(f"SELECT * FROM judged WHERE ({text})", task=task, inputs=["judged"], references=[])
-    words = [token.word for token in _scanned(text, attempt)]
+    words = [token.word for token in scanned(text, attempt)]
     other = (
         "a query" if len(body.statements[0].places) != 1 or "select" in words else "over" if "over" in words else None
     )
@@ -527,9 +476,9 @@ def transform_body(query: str) -> str:
 
 def _whole(text: str, attempt: str, what: str, hint: str) -> str:
     """Return the one piece of SQL that a text is, without what surrounds it."""
-    pieces = _split(_scanned(text, attempt))
+    pieces = statements_of(scanned(text, attempt))
     if len(pieces) != 1:
-        raise _error(attempt, f"{len(pieces)} pieces in place of {what}", text, hint, "text")
+        raise refused_sql(attempt, f"{len(pieces)} pieces in place of {what}", text, hint, "text")
     depth = 0
     # Bounded by the length of what a user wrote.
     for token in pieces[0]:
@@ -537,17 +486,17 @@ def _whole(text: str, attempt: str, what: str, hint: str) -> str:
         if depth < 0:
             break
     if depth:
-        raise _error(attempt, "brackets that do not match", text, hint, "text")
+        raise refused_sql(attempt, "brackets that do not match", text, hint, "text")
     return text[pieces[0][0].start : pieces[0][-1].end]
 
 
 class _Reading:
     """One statement while it is read."""
 
-    def __init__(self, text: str, tokens: list[_Token], attempt: str, tables: Mapping[str, str]) -> None:
+    def __init__(self, text: str, tokens: list[Token], attempt: str, tables: Mapping[str, str]) -> None:
         start = tokens[0].start
         self.text = text[start : tokens[-1].end]
-        self.tokens = [_Token(each.kind, each.text, each.start - start, each.end - start) for each in tokens]
+        self.tokens = [Token(each.kind, each.text, each.start - start, each.end - start) for each in tokens]
         self._attempt, self._tables = attempt, tables
         self.functions: set[str] = set()
 
@@ -561,7 +510,7 @@ class _Reading:
     def _read(self) -> Statement:
         kind, columns, query = self._head()
         query = self._without_table_word(query)
-        tokens = _scanned(query, self._attempt, self.text)
+        tokens = scanned(query, self._attempt, self.text)
         self._check_words(tokens)
         tree = self._tree(query, tokens)
         self._check_parts(tree, query)
@@ -576,10 +525,10 @@ class _Reading:
         return found
 
     def _refuse(self, found: str, hint: str) -> NoReturn:
-        raise _error(self._attempt, found, self.text, hint)
+        raise refused_sql(self._attempt, found, self.text, hint)
 
     def _unread(self, found: str, cause: BaseException | None = None) -> NoReturn:
-        raise _error(self._attempt, f"SQL that was not understood ({found})", self.text, _READ_HINT) from cause
+        raise refused_sql(self._attempt, f"SQL that was not understood ({found})", self.text, _READ_HINT) from cause
 
     # The head of the statement -------------------------------------------------------------------------
 
@@ -614,9 +563,9 @@ class _Reading:
             depth += {"(": 1, ")": -1}.get(token.text, 0)
         return 0
 
-    def _at(self, at: int) -> _Token:
+    def _at(self, at: int) -> Token:
         """Return a token of the head; the last one is followed by nothing."""
-        return self.tokens[at] if at < len(self.tokens) else _Token("symbol", "", len(self.text), len(self.text))
+        return self.tokens[at] if at < len(self.tokens) else Token("symbol", "", len(self.text), len(self.text))
 
     def _target(self, at: int, hint: str) -> int:
         """Return where the statement continues after the table that it writes, which must be the output."""
@@ -669,10 +618,10 @@ class _Reading:
 
     def _without_table_word(self, query: str) -> str:
         """Return the query with ``SELECT * FROM t`` for ``TABLE t``, which sqlglot reads as something else."""
-        tokens = _scanned(query, self._attempt, self.text)
+        tokens = scanned(query, self._attempt, self.text)
         parts, at = [], 0
         # Bounded by the length of what a user wrote.
-        for before, token, after in _neighbours(tokens):
+        for before, token, after in neighbours(tokens):
             if token.word != "table" or before.text == "." or before.word == "as":
                 continue
             starts = not before.text or before.text in ("(", ")") or before.word in _SET_WORDS
@@ -684,11 +633,11 @@ class _Reading:
 
     # Words ---------------------------------------------------------------------------------------------
 
-    def _check_words(self, tokens: list[_Token]) -> None:
+    def _check_words(self, tokens: list[Token]) -> None:
         """Refuse words that are refused wherever they stand."""
         said = ""
         # Bounded by the length of what a user wrote.
-        for at, (before, token, after) in enumerate(_neighbours(tokens)):
+        for at, (before, token, after) in enumerate(neighbours(tokens)):
             if token.kind == "string":
                 # Spark joins texts that follow one another.
                 said = (said if before.kind == "string" else "") + token.text.lstrip("rR")[1:-1]
@@ -728,40 +677,40 @@ class _Reading:
             hint = f"put the value into the text or into a reference{hint}"
             self._refuse(f"{shown(name)}, which depends on the session or the machine", hint)
 
-    def _called(self, tree: exp.Expr, query: str, tokens: list[_Token]) -> set[str]:
+    def _called(self, tree: exp.Expr, query: str, tokens: list[Token]) -> set[str]:
         """Return the functions that are called."""
         from sqlglot import exp
 
         # A name before brackets with names of columns is no call; sqlglot does not see all that follow AS.
         labels = {_span(each.this, query)[0] for each in tree.find_all(exp.TableAlias) if each.this}
-        types = _in_types(tokens)
+        types = in_types(tokens)
         found, hinted = set(), False
         # Bounded by the length of what a user wrote.
-        for at, (before, token, after) in enumerate(_neighbours(tokens)):
+        for at, (before, token, after) in enumerate(neighbours(tokens)):
             hinted = token.text == "/*+" or (hinted and token.text != "*/")
             label = token.start in labels or at in types or before.word == "as"
             call = after.text == "(" and token.names and not hinted and not label
-            if call and token.word not in _KEYWORDS | _SYNTAX:
+            if call and token.word not in KEYWORDS | _SYNTAX:
                 found.add(token.name.lower())
         return found
 
     # The tree ------------------------------------------------------------------------------------------
 
-    def _tree(self, query: str, tokens: list[_Token]) -> exp.Expr:
+    def _tree(self, query: str, tokens: list[Token]) -> exp.Expr:
         """Let sqlglot read the query, as the scanner has read it."""
         import sqlglot  # here, not above: most processes read no body
         from sqlglot import exp
 
         self._agree(query, tokens)
         try:
-            trees = [each for each in sqlglot.parse(_legible(query, tokens), dialect="spark") if each is not None]
+            trees = [each for each in sqlglot.parse(legible(query, tokens), dialect="spark") if each is not None]
         except Exception as error:  # noqa: BLE001 - whatever sqlglot raises: it has not read the text
             self._unread(_first_line(error), error)
         if len(trees) != 1 or not isinstance(trees[0], exp.Query | exp.Values):
             self._refuse(f"{type(trees[0]).__name__ if trees else 'nothing'} in place of a query", _STATEMENT_HINT)
         return trees[0]
 
-    def _agree(self, query: str, tokens: list[_Token]) -> None:
+    def _agree(self, query: str, tokens: list[Token]) -> None:
         """Refuse a text in which sqlglot sees other words, texts or comments than Spark does."""
         import sqlglot
 
@@ -812,11 +761,11 @@ class _Reading:
             if isinstance(function, exp.Func):
                 self._check_table_function(node, function, query)
 
-    def _check_markers(self, tree: exp.Expr, tokens: list[_Token]) -> None:
+    def _check_markers(self, tree: exp.Expr, tokens: list[Token]) -> None:
         """Refuse a text in which sqlglot sees the parameter elsewhere than the scanner does."""
         from sqlglot import exp
 
-        if len(list(tree.find_all(exp.Placeholder))) != len(_markers(tokens)):
+        if len(list(tree.find_all(exp.Placeholder))) != len(markers(tokens)):
             self._unread(":time that is no value")
 
     def _check_table_function(self, node: exp.Expr, function: exp.Expr, query: str) -> None:
@@ -832,7 +781,7 @@ class _Reading:
         if kind != "Select" or more:
             self._refuse(f"DELETE with {', '.join(sorted(more)) if kind == 'Select' else kind.upper()}", _DELETE_HINT)
 
-    def _places(self, tree: exp.Expr, query: str, tokens: list[_Token]) -> tuple[Place, ...]:
+    def _places(self, tree: exp.Expr, query: str, tokens: list[Token]) -> tuple[Place, ...]:
         """Return where the query names declared tables, and refuse all other tables."""
         from sqlglot import exp
 
@@ -865,18 +814,18 @@ class _Reading:
         names = ", ".join(sorted(self._tables.values()))
         self._refuse(f"table {shown(written)} that the task does not declare", f"declare it, or use one of {names}")
 
-    def _check_begins(self, tokens: list[_Token], begins: set[int]) -> None:
+    def _check_begins(self, tokens: list[Token], begins: set[int]) -> None:
         """Refuse a text in which a table may stand where sqlglot sees none."""
         opened: list[str] = []
         # Bounded by the length of what a user wrote.
-        for before, token, after in _neighbours(tokens):
+        for before, token, after in neighbours(tokens):
             if token.text == "(":
                 opened.append(before.word)
             elif token.text == ")" and opened:
                 opened.pop()
             if token.word not in ("from", "join") or before.text == ".":
                 continue
-            value = token.word == "from" and (before.word == "distinct" or (opened and opened[-1] in _TAKES_FROM))
+            value = token.word == "from" and (before.word == "distinct" or (opened and opened[-1] in TAKES_FROM))
             other = after.text == "(" or after.word in ("lateral", "values")
             if not value and not other and after.start not in begins:
                 self._unread(f"{token.text} {after.text}")
@@ -889,9 +838,9 @@ class _Reading:
         # Another name in quotes has the same tree: what holds for these views holds for all.
         views = {alias: f"view of {alias}" for alias in statement.reads}
         text = statement.bind(views)
-        tokens = _scanned(text, self._attempt, self.text)
+        tokens = scanned(text, self._attempt, self.text)
         try:
-            bound = sqlglot.parse_one(_legible(text, tokens), dialect="spark")
+            bound = sqlglot.parse_one(legible(text, tokens), dialect="spark")
         except Exception as error:  # noqa: BLE001 - whatever sqlglot raises: it has not read the text
             self._unread(_first_line(error), error)
         expected = tree.copy()
@@ -957,11 +906,7 @@ def _plain(alias: str) -> bool:
     plain = [
         isinstance(each.this, exp.Identifier) and each.name == alias and not each.args.get("alias") for each in tables
     ]
-    return plain == [True, True] and alias.lower() not in _KEYWORDS | _BARE
-
-
-def _error(attempt: str, found: str, text: str, hint: str, what: str = "statement") -> InvalidUsageError:
-    return InvalidUsageError(f"could not {attempt}: found {found} in {what} {shown(text)}", hint=hint)
+    return plain == [True, True] and alias.lower() not in KEYWORDS | _BARE
 
 
 def _first_line(error: BaseException) -> str:
@@ -969,143 +914,29 @@ def _first_line(error: BaseException) -> str:
     return re.sub("\x1b[^m]*m", "", lines[0]).rstrip(".") if lines else ""
 
 
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _scanned(text: str, attempt: str, statement: str | None = None) -> list[_Token]:
-    """Return the pieces of a text, as Spark's scanner finds them, without white space and comments.
-
-    Parameters
-    ----------
-    text : str
-    attempt : str
-        For errors.
-    statement : str, optional
-        What to show in errors; the text if not given.
-    """
-    shown_text = text if statement is None else statement
-    if "${" in text:
-        hint = "write the value itself: Spark would replace this by a setting of the session"
-        raise _error(attempt, "${", shown_text, hint)
-    tokens: list[_Token] = []
-    at = 0
-    # Bounded by the length of what a user wrote.
-    while at < len(text):
-        found = _PIECES.match(text, at)
-        kind = found.lastgroup if found else None
-        if found is None or kind is None:
-            hint = (
-                "close what is open" if text[at] in "'\"`" else "leave it out, or quote the name that it is a part of"
-            )
-            raise _error(attempt, f"character {text[at]!r} at {shown(text[at : at + 20])}", shown_text, hint)
-        end = found.end()
-        if kind == "comment":
-            end = _comment_end(text, at)
-            if end < 0:
-                raise _error(attempt, "a comment without an end", shown_text, "close it with */")
-        elif kind != "space":
-            tokens.append(_Token(kind, found.group(), at, end))
-        at = end
-    if any(token.text == ":" and text.startswith("//", token.end) for token in tokens):
-        raise _error(attempt, "a path", shown_text, "declare its contents as a reference")
-    return tokens
-
-
-def _comment_end(text: str, at: int) -> int:
-    """Return where a comment in brackets ends; they nest. Negative if it does not end."""
-    depth = 0
-    # Bounded by the marks in what a user wrote.
-    for mark in re.compile(r"/\*(?!\+)|\*/").finditer(text, at):
-        depth += 1 if mark.group() == "/*" else -1
-        if depth == 0:
-            return mark.end()
-    return -1
-
-
-def _split(tokens: list[_Token]) -> list[list[_Token]]:
-    """Return the statements that are not empty."""
-    pieces: list[list[_Token]] = [[]]
-    for token in tokens:
-        if token.kind == "symbol" and token.text == ";":
-            pieces.append([])
-        else:
-            pieces[-1].append(token)
-    return [piece for piece in pieces if piece]
-
-
-def _legible(query: str, tokens: list[_Token]) -> str:
-    """Return a text that sqlglot reads better, with everything at the same place.
-
-    It does not know the words of ORDER BY with a comment between them, and takes the function ``window`` in GROUP BY
-    for the clause.
-    """
-    parts, at = [], 0
-    for _, token, after in _neighbours(tokens):
-        parts.append(re.sub(r"\S", " ", query[at : token.start]))
-        parts.append("w_ndow" if token.word == "window" and after.text == "(" else token.text)
-        at = token.end
-    return "".join(parts)
-
-
-def _neighbours(tokens: list[_Token]) -> Iterator[tuple[_Token, _Token, _Token]]:
-    """Yield each token between the ones before and after it; an empty one stands at either end."""
-    nothing = _Token("symbol", "", 0, 0)
-    yield from zip([nothing, *tokens], tokens, [*tokens[1:], nothing], strict=False)
-
-
-def _markers(tokens: list[_Token]) -> list[tuple[int, int]]:
-    """Return where ``:time`` is a parameter: not behind a value, where it is a path into one, nor in a type."""
-    found = []
-    types = _in_types(tokens)
-    for at, (before, token, after) in enumerate(_neighbours(tokens)):
-        value = before.kind in ("quoted", "string", "number") or before.text in (")", "]")
-        value = value or (before.kind == "word" and (before.word not in _KEYWORDS or before.word == "end"))
-        if token.text == ":" and after.word == "time" and not value and at not in types:
-            found.append((token.start, after.end))
-    return found
-
-
-def _in_types(tokens: list[_Token]) -> set[int]:
-    """Return the indexes of tokens that belong to the type of a cast."""
-    found: set[int] = set()
-    # Per open bracket: whether it is a cast's, and whether its type has begun.
-    opened: list[list[bool]] = []
-    for at, (before, token, _) in enumerate(_neighbours(tokens)):
-        if token.text == ")" and opened:
-            opened.pop()
-        if before.text == "::" or any(begun for _, begun in opened):
-            found.add(at)
-        if token.text == "(":
-            opened.append([before.word in ("cast", "try_cast"), False])
-        elif token.word == "as" and opened and opened[-1][0]:
-            opened[-1][1] = True
-    return found
-
-
-def _identity(statements: list[list[_Token]]) -> str:
+def _identity(statements: list[list[Token]]) -> str:
     """Return a hash of what the statements say."""
     said = json.dumps([_said(tokens) for tokens in statements], separators=(",", ":"))
     return hashlib.sha256(said.encode()).hexdigest()[:32]
 
 
-def _said(tokens: list[_Token]) -> list[tuple[str, str]]:
+def _said(tokens: list[Token]) -> list[tuple[str, str]]:
     """Return the kinds and texts of tokens, without what says nothing.
 
     Recorded identities depend on this: do not change it.
     """
-    types = _in_types(tokens)
+    types = in_types(tokens)
     found, interval = [], False
-    for at, (before, token, after) in enumerate(_neighbours(tokens)):
+    for at, (before, token, after) in enumerate(neighbours(tokens)):
         kind, text = token.kind, token.text
         interval = token.word == "interval" or (
             interval and (kind in ("number", "string") or text in ("+", "-") or token.word in {*_UNITS, "to"})
         )
         if kind == "quoted":
             # Quotes make a name of a key word.
-            kind, text = "quoted" if token.name.lower() in _KEYWORDS else "word", token.name
+            kind, text = "quoted" if token.name.lower() in KEYWORDS else "word", token.name
         elif kind == "word":
-            key = text.lower() in _KEYWORDS and before.text != "." and before.word != "as"
+            key = text.lower() in KEYWORDS and before.text != "." and before.word != "as"
             if key or interval or at in types or after.text == "(" or after.kind == "string":
                 text = text.lower()
         found.append((kind, text))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException
 
-from spark_timely.continual.many import _ROW_FUNCTIONS
+from spark_timely.continual.grammar import ROW_FUNCTIONS
 from tests.faults.harness import long_lane
 from tests.many_bodies import Both, covering, extended, random_data, text_of
 
@@ -245,7 +245,7 @@ def test_functions_of_one_row_neither_aggregate_nor_make_rows(spark: SparkSessio
     catalog = spark._jsparkSession.sessionState().catalog()
     identifier = spark._jvm.org.apache.spark.sql.catalyst.FunctionIdentifier
     known = {row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()}
-    groups = {name: catalog.lookupFunctionInfo(identifier(name)).getGroup() for name in _ROW_FUNCTIONS & known}
+    groups = {name: catalog.lookupFunctionInfo(identifier(name)).getGroup() for name in ROW_FUNCTIONS & known}
     assert not {name for name, group in groups.items() if group in ("agg_funcs", "generator_funcs", "window_funcs")}
     # What is part of the grammar is no function to Spark's catalog.
-    assert _ROW_FUNCTIONS - known == {"timestampadd", "timestampdiff", "try_cast"}
+    assert ROW_FUNCTIONS - known == {"timestampadd", "timestampdiff", "try_cast"}

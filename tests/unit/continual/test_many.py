@@ -7,7 +7,8 @@ import sqlglot
 from sqlglot import exp
 
 from spark_timely.continual.body import SqlBody
-from spark_timely.continual.many import _ROW_FUNCTIONS, ManyBody, ManyStatement, many_times
+from spark_timely.continual.grammar import ROW_FUNCTIONS
+from spark_timely.continual.many import ManyBody, ManyStatement, many_times
 from spark_timely.errors import InvalidUsageError, TimelyInternalError
 from tests.many_bodies import FROM, SELECT, WHERE, WHOLE, covering, pairs_of, text_of
 
@@ -388,7 +389,7 @@ def test_a_text_with_very_many_brackets_is_not_extended() -> None:
     assert found == "a text with too many brackets is not batched"
 
 
-@pytest.mark.parametrize("name", sorted(_ROW_FUNCTIONS))
+@pytest.mark.parametrize("name", sorted(ROW_FUNCTIONS))
 def test_no_function_of_one_row_is_an_aggregate_to_sqlglot(name: str) -> None:
     for arguments in ("a", "a, b", "a, b, c"):
         try:
