@@ -6,16 +6,22 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import spark_timely
+from tests.faults.harness import long_lane
 from tests.oracles import digest_model
-from tests.spark.connect import ConnectJobs
+from tests.spark.connect import JOB_DEADLINE_S, ConnectJobs
+from tests.spark.connect_continual_job import enrich, updates, write_orders
 from tests.spark.connect_forgetting_job import check as check_forgetting
 from tests.spark.misuses import Shown, misuses
 from tests.spark.misuses import check as check_misuse
 from tests.spark.went_back import Case, cases_of, check
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.connect, pytest.mark.timeout(900)]
 
@@ -152,6 +158,21 @@ def test_history_is_remembered_through_connect(jobs: ConnectJobs, tmp_path: Path
     ]
     assert found["result"] == ["a", "b"]
     assert "keeps key k, columns k, changed, op, in its own output" in found["explain"]
+
+
+def test_continual_tasks_through_connect_write_equal_logs(
+    jobs: ConnectJobs, spark: SparkSession, tmp_path: Path
+) -> None:
+    deadline_s = 3000 if long_lane() else JOB_DEADLINE_S
+    found = jobs.run("connect_continual_job", tmp_path / "connect", deadline_s=deadline_s)
+    assert found["views"] == []
+    write_orders(tmp_path / "classic")
+    enrich(spark, tmp_path / "classic")
+    for name in ("enriched", "best", "function"):
+        one, other = (updates(tmp_path / way / name) for way in ("classic", "connect"))
+        assert one, name
+        assert one == other, name
+        assert spark_timely.open_log(tmp_path / "connect" / name).frontier().is_empty
 
 
 @pytest.mark.parametrize("case", cases_of("connect"))

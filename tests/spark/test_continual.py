@@ -29,8 +29,7 @@ from tests.faults.harness import long_lane
 from tests.oracles.continual import Row, Seen, statements
 from tests.property import test_continual as histories
 from tests.property.test_continual import Case, World
-from tests.spark.connect import JOB_DEADLINE_S, ConnectJobs
-from tests.spark.connect_continual_job import KV, contents, enrich, kv_log, many_steps, messages, updates, write_orders
+from tests.spark.connect_continual_job import KV, contents, kv_log, many_steps, messages, updates
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -475,26 +474,6 @@ def test_a_query_that_lives_follows_its_logs(spark: SparkSession, tmp_path: Path
         for query in spark.streams.active:
             query.stop()
     assert messages(tmp_path / "out") == Counter({(1, "a", 1): 1, (3, "b", 2): 1, (6, "c", 3): 1})
-
-
-@pytest.mark.connect
-def test_through_connect_the_logs_are_equal(spark: SparkSession, tmp_path: Path) -> None:
-    jobs = ConnectJobs(tmp_path / "jobs")
-    (tmp_path / "jobs").mkdir()
-    try:
-        found = jobs.run(
-            "connect_continual_job", tmp_path / "connect", deadline_s=3000 if long_lane() else JOB_DEADLINE_S
-        )
-    finally:
-        jobs.close()
-    assert found["views"] == []
-    write_orders(tmp_path / "classic")
-    enrich(spark, tmp_path / "classic")
-    for name in ("enriched", "best", "function"):
-        one, other = (updates(tmp_path / way / name) for way in ("classic", "connect"))
-        assert one, name
-        assert one == other, name
-        assert st.open_log(tmp_path / "connect" / name).frontier().is_empty
 
 
 def test_what_cannot_be_cast_is_not_tried_again(spark: SparkSession, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ QUICK = {
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.constraintPropagation.enabled": "false",
     "spark.sql.leafNodeDefaultParallelism": "1",
     "spark.sql.shuffle.partitions": "1",
 }

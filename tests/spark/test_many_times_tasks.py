@@ -211,3 +211,37 @@ def test_references_have_no_columns_of_reserved_names(tmp_path: Path) -> None:
             "t", inputs={"o": str(tmp_path / "o")}, references={"r": str(tmp_path / "r")}, output=tmp_path / "out",
             body=lambda i, r, t: i["o"], version="1", many_times=True,
         )  # fmt: skip
+
+
+def test_contents_are_as_often_there_as_at_each_time_alone(spark: SparkSession, tmp_path: Path) -> None:
+    """Rows that are there several times, come back, go before anything meets them, or are equal but for a null."""
+    changes = [
+        [(0, ("a", 1), 2), (0, (None, 1), 1), (0, ("b", None), 1), (1, ("a", 1), 1), (2, ("a", 1), -1)],
+        [(5, ("a", 1), -2), (5, ("b", None), -1), (5, ("b", None), 1), (6, ("c", 1), 3), (7, ("c", 1), -1),
+         (7, (None, 1), 2), (8, ("c", 1), -2), (8, ("a", 1), 1), (11, ("a", 1), -1)],
+    ]  # fmt: skip
+    kv_log(tmp_path / "r", changes[0], kind="collection", upper=5)
+    kv_log(tmp_path / "o", [(time, (k, time), 1) for time in range(3, 10) for k in ("a", "b", "c", None)], upper=10)
+    task = st.ContinualTask(
+        "copies", inputs={"o": str(tmp_path / "o")}, references={"r": str(tmp_path / "r")}, output=tmp_path / "out",
+        body="SELECT o.k, r.n FROM o LEFT JOIN r ON o.k <=> r.k",
+    )  # fmt: skip
+    # First nothing changes at the times of the step, or after it; then much does.
+    for upper, more in ((5, None), (12, changes[1])):
+        if more:
+            rows = {"_time": [t for t, _, _ in more], "_diff": [diff for *_, diff in more]}
+            rows |= {"k": [k for _, (k, _), _ in more], "n": [n for _, (_, n), _ in more]}
+            schema = pa.schema([("_time", pa.int64()), ("_diff", pa.int64()), ("k", pa.string()), ("n", pa.int64())])
+            st.open_log(tmp_path / "r").writer(owner="test").append(pa.table(rows, schema), advance_to=upper)
+        assert_same_together(task, spark)
+        run(spark, task)
+    wanted: Counter[tuple[Any, ...]] = Counter()
+    for time in range(3, 10):
+        held: Counter[tuple[Any, ...]] = Counter()
+        for at, row, diff in (*changes[0], *changes[1]):
+            if at <= time:
+                held[row] += diff
+        for k in ("a", "b", "c", None):
+            met = [n for (key, n), count in held.items() if key == k for _ in range(count)]
+            wanted.update((time, k, n) for n in met or [None])
+    assert messages(tmp_path / "out") == wanted
