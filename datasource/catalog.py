@@ -92,6 +92,7 @@ class Catalog:
             FileBounds(index.sizes, minima, maxima, index.known),
             index.paths,
             index.rows,
+            index.least_diffs,
             corner,
         )
 
@@ -151,6 +152,8 @@ class FileView:
     paths : ndarray of object, shape (n,)
     rows : ndarray of int64, shape (n,)
         -1 where unknown.
+    least_diffs : ndarray of int64, shape (n,)
+        Of the updates of a collection; the least int64 where unknown.
     as_of : ndarray of int64, shape (1, k), or None
         Times are moved up to it.
     """
@@ -159,6 +162,7 @@ class FileView:
     bounds: FileBounds
     paths: npt.NDArray[np.object_]
     rows: npt.NDArray[np.int64]
+    least_diffs: npt.NDArray[np.int64]
     as_of: IntArray | None = None
 
     def select(self, chosen: BoolArray | npt.NDArray[np.intp]) -> FileView:
@@ -169,6 +173,7 @@ class FileView:
             FileBounds(bounds.sizes[chosen], bounds.minima[chosen], bounds.maxima[chosen], bounds.known[chosen]),
             self.paths[chosen],
             self.rows[chosen],
+            self.least_diffs[chosen],
             self.as_of,
         )
 

@@ -529,13 +529,19 @@ class TaskEngine:
 
     def _times_between(self, source: TaskSource, lower: int, stop: int) -> IntArray:
         if self._logs[source.path].kind == "stream":
-            if source.shown == "deletes":
-                return np.empty(0, np.int64)
-            times = self._message_times(source, lower, stop)
-            found: IntArray = times[(times >= lower) & (times < stop)]
-            return found
+            return self._added_times(source, lower, stop)
         plan = self._source_plan(source, lower, stop)
-        return np.asarray(self._bodies().write_times(plan), np.int64) if plan.files else np.empty(0, np.int64)
+        if plan.adds_only:
+            return self._added_times(source, lower, stop)
+        return np.asarray(self._bodies().write_times(plan), np.int64)
+
+    def _added_times(self, source: TaskSource, lower: int | None, stop: int) -> IntArray:
+        """Return the write times where no row is ever taken away: rows need not be looked at."""
+        if source.shown == "deletes":
+            return np.empty(0, np.int64)
+        times = self._message_times(source, lower, stop)
+        found: IntArray = times[(times >= (self._least if lower is None else lower)) & (times < stop)]
+        return found
 
     def _message_times(self, source: TaskSource, lower: int | None, stop: int) -> IntArray:
         """Return the times of messages in files that may have some in a range, as their footers tell them."""
@@ -552,11 +558,10 @@ class TaskEngine:
         if as_of is None or upper.less_equal(as_of) or source.shown == "deletes":
             return none
         plan = self._source_plan(source, left, as_of + 1)
-        if plan.kind == "stream":
-            times = self._message_times(source, left, as_of + 1)
-            inside = (times <= as_of) & (times >= (self._least if left is None else left))
-            return np.array([as_of], np.int64) if inside.any() else none
-        return np.asarray(self._bodies().write_times(plan), np.int64) if plan.files else none
+        if plan.kind == "stream" or plan.adds_only:
+            found = self._added_times(source, left, as_of + 1).shape[0] > 0
+            return np.array([as_of], np.int64) if found else none
+        return np.asarray(self._bodies().write_times(plan), np.int64)
 
     def _storage_of(self, path: str) -> TableStorage:
         if path not in self._storages:
@@ -574,13 +579,7 @@ class TaskEngine:
     def _source_plan(self, source: TaskSource, lower: int | None, stop: int, first: int | None = None) -> SourcePlan:
         """Return what is to be read of a log; `first` is the first time of the step."""
         log, files = self._logs[source.path], self._files[source.path]()
-        chosen = _may_hold(files, lower, stop)
-        later = chosen if first is None else _may_hold(files, first + 1, stop)
-        return SourcePlan(
-            source.alias, source.shown, source.path, log.kind, log.domain, log.schema, self._storage_of(source.path),
-            tuple(map(str, files.paths[chosen])), lower, None if stop > self._most else stop,
-            int(files.bounds.sizes[chosen].sum()), _n_rows(files, chosen), _n_rows(files, later),
-        )  # fmt: skip
+        return source_plan(source, log, files, self._storage_of(source.path), lower, stop, first)
 
     def _write(self, look: _Look, times: tuple[int, ...], upper: Antichain) -> list[Appended] | None:
         assert look.note is not None
@@ -849,6 +848,44 @@ _COLLECTION_HINT = (
 )
 
 
+def source_plan(
+    source: TaskSource,
+    log: Log,
+    files: Files,
+    storage: TableStorage,
+    lower: int | None,
+    stop: int,
+    first: int | None = None,
+) -> SourcePlan:
+    """Return what is to be read of a log, and what its files are known to hold.
+
+    Parameters
+    ----------
+    source : TaskSource
+    log : Log
+    files : Files
+        Of its present snapshot.
+    storage : TableStorage
+        Of the log.
+    lower : int or None
+        First time; None: from the beginning on.
+    stop : int
+        Before which time.
+    first : int, optional
+        First time of the step, where that is not `lower`.
+    """
+    chosen = _may_hold(files, lower, stop)
+    later, early = chosen, chosen
+    if first is not None:
+        later, early = _may_hold(files, first + 1, stop), _may_hold(files, lower, min(first + 1, stop))
+    return SourcePlan(
+        source.alias, source.shown, source.path, log.kind, log.domain, log.schema, storage,
+        tuple(map(str, files.paths[chosen])), lower, None if stop > log.domain.types[0].hi else stop,
+        int(files.bounds.sizes[chosen].sum()), _n_rows(files, chosen), _n_rows(files, later),
+        _adds(files, chosen), _adds(files, early),
+    )  # fmt: skip
+
+
 def _may_hold(files: Files, lower: int | None, stop: int) -> BoolArray:
     """Return which files may have rows at times in [lower, stop)."""
     bounds = files.bounds
@@ -862,6 +899,11 @@ def _n_rows(files: Files, chosen: BoolArray) -> int:
     if not rows.shape[0]:
         return 0
     return max(int(rows.sum()), 1) if (rows >= 0).all() else -1
+
+
+def _adds(files: Files, chosen: BoolArray) -> bool:
+    """Return whether some files are known to have no update that takes a row away."""
+    return bool((files.least_diffs[chosen] > 0).all())
 
 
 def check_roles(plan: TaskPlan, sink: Sink, logs: Mapping[str, Log]) -> None:

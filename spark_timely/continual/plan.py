@@ -100,6 +100,10 @@ class SourcePlan:
         Of the files; negative where that is not known.
     n_later : int
         Of the files that may have rows at later times than the first of the step; negative where that is not known.
+    adds_only : bool
+        Whether no update of the files is known to take a row away: rows need not be summed.
+    adds_at_first : bool
+        Whether that is so of the files that may have rows up to the first time of the step.
     """
 
     alias: str
@@ -115,6 +119,8 @@ class SourcePlan:
     size_bytes: int = 0
     n_rows: int = -1
     n_later: int = -1
+    adds_only: bool = False
+    adds_at_first: bool = False
 
     @property
     def is_input(self) -> bool:

@@ -91,7 +91,9 @@ class Sink:
         return not isinstance(self.view, Body) and (self.view.updates or remembers(self.view) is not None)
 
 
-def open_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> dict[str, Log]:
+def open_logs(
+    sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]], found: Mapping[str, Log] | None = None
+) -> dict[str, Log]:
     """Open the logs that outputs are made from, and their own, made if they are not there, and their streams in them.
 
     A log is made with a capability for each of its outputs, at the least time that any of them may give.
@@ -101,6 +103,8 @@ def open_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> d
     sinks : sequence of Sink
     storage : mapping of str to dict
         Storage options by path of the log.
+    found : mapping of str to Log, optional
+        What `existing_logs` gave a moment ago.
 
     Returns
     -------
@@ -120,7 +124,7 @@ def open_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> d
     NotBeyondError
         If a log begins behind times that the output has rows of: they would be lost.
     """
-    logs = existing_logs(sinks, storage)
+    logs = existing_logs(sinks, storage) if found is None else dict(found)
     written = {sink.path: sink for sink in sinks}
     there = [sink for sink in sinks if sink.path in logs]
     for sink in there:  # one turn per output; what is refused here leaves nothing behind
@@ -137,7 +141,9 @@ def open_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> d
     return logs
 
 
-def existing_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) -> dict[str, Log]:
+def existing_logs(
+    sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]], opened: Mapping[str, Log] | None = None
+) -> dict[str, Log]:
     """Open the logs that outputs are made from, and those of their own that are there; make none.
 
     Parameters
@@ -145,6 +151,8 @@ def existing_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) 
     sinks : sequence of Sink
     storage : mapping of str to dict
         Storage options by path of the log.
+    opened : mapping of str to Log, optional
+        Handles of some of them.
 
     Returns
     -------
@@ -158,7 +166,7 @@ def existing_logs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]]) 
     InvalidUsageError
         If a log that is written is there under another path too: as another output, or as an input.
     """
-    logs: dict[str, Log] = {}
+    logs = dict(opened or {})
     written = {sink.path: None for sink in sinks}
     for path in [*written, *(leaf.path for sink in sinks for leaf in leaves_of(sink.view))]:  # one turn per log
         try:

@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from spark_timely.log.machine.state import DataFile
     from spark_timely.time.arrays import IntArray
 
-__all__ = ["SETTINGS", "Changes", "FunctionBody", "SessionSettings", "SparkBodies", "found_settings"]
+__all__ = ["SETTINGS", "Changes", "FunctionBody", "SessionSettings", "SparkBodies"]
 
 SETTINGS: Final = (
     "spark.sql.ansi.doubleQuotedIdentifiers",
@@ -200,6 +200,14 @@ _FAMILIES: Final = (
 """Names that begin so change answers too. What a session sets of them is recorded; what it sets later, no step has."""
 
 
+# Spark counts 4 MiB for the opening of a file, and cuts no file smaller. In as many bytes a log has a million rows,
+# which one core then reads while the others wait.
+_OPEN_COST: Final = "spark.sql.files.openCostInBytes"
+_OPEN_BYTES: Final = 16 << 10
+# Fewer bytes are read at once.
+_LEAST_CUT: Final = 256 << 10
+
+
 @dataclass
 class SessionSettings:
     """The settings of the session of a query, which one body after another changes and puts back.
@@ -214,24 +222,45 @@ class SessionSettings:
     _given: dict[str, str] | None = None
     _counts: dict[str, str | None] = field(default_factory=dict)
 
+    def found(self) -> dict[str, str]:
+        """Return what counts in the session of the settings that answers depend on."""
+        given = sorted(name for name in self._all() if name.startswith(_FAMILIES))
+        found = {name: _setting(self.spark, name) for name in (*SETTINGS, *given)}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _all(self) -> dict[str, str]:
+        if self._given is None:
+            self._given = {str(name): str(value) for name, value in self.spark.conf.getAll.items()}
+        return self._given
+
     @contextmanager
-    def under(self, settings: Mapping[str, str], task: str) -> Iterator[None]:
+    def under(self, settings: Mapping[str, str], task: str, size_bytes: int = 0) -> Iterator[None]:
         """Let a session have some settings, and none of `_FAMILIES` beside them.
+
+        Parameters
+        ----------
+        settings : mapping of str to str
+        task : str
+            For errors.
+        size_bytes : int
+            Of the files that will be read: they are cut for all cores, unless the session says how.
 
         Raises
         ------
         InvalidUsageError
             If it cannot have one of them.
         """
-        if self._given is None:
-            self._given = {str(name): str(value) for name, value in self.spark.conf.getAll.items()}
+        given = self._all()
+        wanted = dict(settings)
+        if size_bytes > _LEAST_CUT and _OPEN_COST not in given:
+            wanted[_OPEN_COST] = str(_OPEN_BYTES)
         changed: list[str] = []
         try:
-            for name in self._given:  # one turn per setting of the session
+            for name in given:  # one turn per setting of the session
                 if name.startswith(_FAMILIES) and name not in settings:
                     changed.append(name)
                     self.spark.conf.unset(name)
-            for name, value in settings.items():  # one turn per setting
+            for name, value in wanted.items():  # one turn per setting
                 if name not in self._counts:
                     self._counts[name] = _setting(self.spark, name)
                 if self._counts[name] != value:
@@ -240,8 +269,8 @@ class SessionSettings:
             yield
         finally:
             for name in changed:  # one turn per setting that differs
-                if name in self._given:
-                    self.spark.conf.set(name, self._given[name])
+                if name in given:
+                    self.spark.conf.set(name, given[name])
                 else:
                     self.spark.conf.unset(name)
 
@@ -253,13 +282,6 @@ class SessionSettings:
             raise InvalidUsageError(
                 msg, hint="run the task where the setting can be set", context={"setting": name}
             ) from error
-
-
-def found_settings(spark: SparkSession) -> dict[str, str]:
-    """Return what counts in a session of the settings that answers depend on."""
-    given = sorted(str(name) for name in spark.conf.getAll if str(name).startswith(_FAMILIES))
-    found = {name: _setting(spark, name) for name in (*SETTINGS, *given)}
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def _setting(spark: SparkSession, name: str) -> str | None:
@@ -345,7 +367,8 @@ class SparkBodies:
 
     def run(self, plan: StepPlan, /) -> StepResult:
         """Evaluate the body at a time, and write what it gives; an error of the body is a result too."""
-        with self._settings.under(plan.settings, plan.task), StepViews(self._spark) as views:
+        size = sum(source.size_bytes for source in plan.sources)
+        with self._settings.under(plan.settings, plan.task, size), StepViews(self._spark) as views:
             try:
                 return _written(self.changes(plan, views), plan)
             except OperatorError as error:

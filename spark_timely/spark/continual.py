@@ -26,7 +26,15 @@ from spark_timely.continual.body import (
     transform_body,
     unknown_functions,
 )
-from spark_timely.continual.engine import AsOf, TaskEngine, TaskPlan, check_roles, consumer_of, held_back_by
+from spark_timely.continual.engine import (
+    AsOf,
+    TaskEngine,
+    TaskPlan,
+    check_roles,
+    consumer_of,
+    held_back_by,
+    source_plan,
+)
 from spark_timely.continual.many import ManyBody, many_times
 from spark_timely.continual.plan import Expectation, Shown, SourcePlan, StepPlan, TaskSource
 from spark_timely.dataflow.body import Body
@@ -43,7 +51,7 @@ from spark_timely.log.store.storage import normal_path
 from spark_timely.log.store.urls import same_place
 from spark_timely.masking import masked_logger
 from spark_timely.spark.arrow_bodies import MAX_BYTES, ArrowBodies, ArrowBody
-from spark_timely.spark.bodies import FunctionBody, SessionSettings, SparkBodies, found_settings
+from spark_timely.spark.bodies import FunctionBody, SessionSettings, SparkBodies
 from spark_timely.spark.dataflow import Dataflow, TaskPart
 from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.spark.seen import StepViews
@@ -559,20 +567,21 @@ class ContinualTask(Dataflow):
         )
         return super().start(spark, **options)
 
-    def prepare(self, spark: SparkSession) -> None:
-        """Find out what the body gives, and refuse what cannot run, before anything is made."""
+    def prepare(self, spark: SparkSession) -> Mapping[str, Log]:
+        """Find out what the body gives, and refuse what cannot run, before anything is made; return opened logs."""
         self._settle_options(spark)
         self._check_functions(spark)
         log = self._existing()
         recorded = None if log is None else self._recorded(log)
-        settings = found_settings(spark) if recorded is None else recorded
+        session = SessionSettings(spark)
+        settings = session.found() if recorded is None else recorded
         self.plan = replace(self.plan, settings=settings)
         wanted = log.schema if log is not None else self._given_schema
         kind = log.kind if log is not None else ("collection" if self.takes_rows_away else "stream")
         if self.takes_rows_away and kind == "stream":
             msg = f"could not start task {self.name!r}: found stream log {self.output!r} for a body that deletes"
             raise SchemaMismatchError(msg, hint="write into a collection log: a stream log takes no row back")
-        with SessionSettings(spark).under(settings, self.name):
+        with session.under(settings, self.name):
             schema = self._analysed(spark, wanted)
         domain = self.leaves[0].domain
         view = Body(
@@ -581,9 +590,12 @@ class ContinualTask(Dataflow):
         )  # fmt: skip
         sink = Sink(self.name, view, self.output, "main", f"task {self.name}", self._replaces)
         opened = self._opened()
-        check_roles(self.plan, sink, opened if log is None else {**opened, self.output: log})
         self._warn_of_batches(opened)
+        if log is not None:
+            opened[self.output] = log
+        check_roles(self.plan, sink, opened)
         self.sinks = [sink]
+        return opened
 
     def _opened(self) -> dict[str, Log]:
         paths = dict.fromkeys(each.path for each in self.plan.sources)
@@ -768,10 +780,9 @@ class ContinualTask(Dataflow):
 
     def _engine_for(self, spark: SparkSession) -> TaskEngine:
         """Return an engine that writes nothing; where there is no output yet it has one in memory."""
-        self.prepare(spark)
+        opened = dict(self.prepare(spark))
         (sink,) = self.sinks
-        opened = self._opened()
-        log = self._existing()
+        log = opened.get(sink.path)
         if log is None:
             view = sink.view
             log = MemoryLog.create(
@@ -793,14 +804,9 @@ class ContinualTask(Dataflow):
     def _written_at(self, plan: StepPlan) -> SourcePlan:
         """Return what the output has at the time of a step."""
         log = open_log(self.output, storage_options=self.storage[self.output] or None)
-        files = catalog_of(log)()
-        bounds = files.bounds
-        chosen = ~bounds.known | ((bounds.minima[:, 0] <= plan.time) & (bounds.maxima[:, 0] >= plan.time))
         storage = open_storage(self.output, self.storage[self.output] or None)
-        paths = tuple(map(str, files.paths[chosen]))
-        return SourcePlan(
-            OUTPUT, "inserts", self.output, log.kind, log.domain, log.schema, storage, paths, plan.time, plan.time + 1
-        )
+        source = TaskSource(OUTPUT, self.output, "inserts")
+        return source_plan(source, log, catalog_of(log)(), storage, plan.time, plan.time + 1)
 
     # Seeing --------------------------------------------------------------------------------------------
 

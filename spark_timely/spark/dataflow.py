@@ -217,8 +217,7 @@ class Dataflow(Scope):
             if not isinstance(flow, Dataflow):
                 msg = f"could not start dataflow {self.name!r}: found {shown(flow)} beside it"
                 raise InvalidUsageError(msg, hint="give dataflows and continual tasks")
-        for flow in flows:
-            flow.prepare(spark)
+        prepared = [flow.prepare(spark) for flow in flows]
         if not self.sinks:
             msg = f"could not start dataflow {self.name!r}: found nothing that is captured"
             raise InvalidUsageError(msg, hint="capture at least one stream into a log")
@@ -261,12 +260,14 @@ class Dataflow(Scope):
             raise InvalidUsageError(
                 msg, hint="set it to true in this session: else numbers that do not fit are other numbers"
             )
-        for flow in flows:
+        logs: list[dict[str, Log]] = []
+        for flow, opened in zip(flows, prepared, strict=True):
             flow._settle_options(spark)
-            check_plans(flow.sinks, existing_logs(flow.sinks, flow.storage))  # before any log is made
-            opened = open_logs(flow.sinks, flow.storage)
-            check_whole(flow.sinks, opened)
-            flow.check_started(opened)
+            there = existing_logs(flow.sinks, flow.storage, opened)
+            check_plans(flow.sinks, there)  # before any log is made
+            logs.append(open_logs(flow.sinks, flow.storage, there))
+            check_whole(flow.sinks, logs[-1])
+            flow.check_started(logs[-1])
         register(spark)
         spare_progress(spark)
         run = uuid.uuid4().hex
@@ -319,10 +320,12 @@ class Dataflow(Scope):
         writer = source.writeStream.foreachBatch(step).option("checkpointLocation", location)
         if wanted:
             writer = writer.trigger(**wanted)
-        return DataflowQuery(writer.start(), flows, spark, run=run, lives=lives, end=step.end)
+        return DataflowQuery(writer.start(), flows, spark, logs, run=run, lives=lives, end=step.end)
 
-    def prepare(self, spark: SparkSession) -> None:
-        """Make ready what a start needs the session for: of a dataflow nothing."""
+    def prepare(self, spark: SparkSession) -> Mapping[str, Log]:
+        """Make ready what a start needs the session for, and return logs opened for it: of a dataflow none."""
+        del spark
+        return {}
 
     def check_started(self, logs: Mapping[str, Log]) -> None:
         """Refuse logs that are there by now and do not fit, where a kind of dataflow has rules of its own."""
@@ -584,6 +587,7 @@ class DataflowQuery:
         query: StreamingQuery,
         flows: Sequence[Dataflow],
         spark: SparkSession,
+        logs: Sequence[Mapping[str, Log]],
         *,
         run: str = "",
         lives: bool = False,
@@ -594,8 +598,7 @@ class DataflowQuery:
         self._spark = spark
         self._run, self._lives = run, lives
         self._flows = list(flows)
-        opened = [open_logs(flow.sinks, flow.storage) for flow in flows]
-        self._logs = {sink: logs[sink.path] for flow, logs in zip(flows, opened, strict=True) for sink in flow.sinks}
+        self._logs = {sink: opened[sink.path] for flow, opened in zip(flows, logs, strict=True) for sink in flow.sinks}
 
     def __repr__(self) -> str:
         """Return the dataflows, and how far their outputs are as was read last; asks nobody, never fails."""

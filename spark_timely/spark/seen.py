@@ -133,6 +133,8 @@ def between_frame(spark: SparkSession, source: SourcePlan, first: int, views: St
         still = _repeated(source, DIFF, begin, never)
         summed = summed_sql(source, raw, names)
         return spark.sql(f"SELECT {columns}, inline({still}) AS ({FROM}, {TO}) FROM ({summed})")
+    if source.adds_at_first and 0 <= source.n_later <= _FEW_ROWS and not _has_inner_floats(source.schema):
+        return spark.sql(_between_few(source, raw, begin, never))
     # One sum over all rows, as of the first time; what changes later, mostly little, is put beside the rows it changes.
     time = listed([name])
     until = f"SELECT {_hint(source)}{columns}, IF({time} <= {begin}, {DIFF}, 0L) AS {DIFF} FROM {raw}{between(source)}"
@@ -164,6 +166,57 @@ def between_frame(spark: SparkSession, source: SourcePlan, first: int, views: St
         f"SELECT {hint}{one}, inline(IF({_MOVES} IS NULL, {still}, {moved})) AS ({FROM}, {TO}) FROM ({held}) one"
         f" LEFT JOIN ({moves}) two ON xxhash64({one}) = xxhash64({two}) AND {equal}"
     )
+
+
+def _between_few(source: SourcePlan, raw: str, begin: str, never: str) -> str:
+    """Return the query of `between_frame` where up to the first time rows are only added, and few change later.
+
+    Rows that do not change are not summed: none of them takes another away.
+    """
+    (name,), columns = map(listed, [source.domain.columns]), listed(source.schema.names)
+    rows = f"(SELECT * FROM {raw}{between(source)})"
+    early = f"SELECT {_as_grouped(source.schema)}, {DIFF} FROM {rows} WHERE {name} <= {begin}"
+    later = f"SELECT {columns}, {name} AS {FROM}, {DIFF} FROM {rows} WHERE {name} > {begin}"
+    one, two = (", ".join(f"{side}.{listed([each])}" for each in source.schema.names) for side in ("one", "two"))
+    equal = " AND ".join(f"one.{listed([each])} <=> two.{listed([each])}" for each in source.schema.names)
+    touched = f"(SELECT DISTINCT {columns} FROM ({later})) two ON xxhash64({one}) = xxhash64({two}) AND {equal}"
+    still = _repeated(source, DIFF, begin, never)
+    unmoved = (
+        f"SELECT {columns}, inline({still}) AS ({FROM}, {TO}) FROM"
+        f" (SELECT /*+ BROADCAST(two) */ {one}, {DIFF} FROM ({early}) one LEFT ANTI JOIN {touched})"
+    )
+    moves = (
+        f"SELECT /*+ BROADCAST(two) */ {one}, {begin} AS {FROM}, {DIFF} FROM ({early}) one LEFT SEMI JOIN {touched}"
+        f" UNION ALL {later}"
+    )
+    at_each = (
+        f"SELECT {columns}, {FROM}, sum(CAST({DIFF} AS DECIMAL(38, 0))) AS {DIFF} FROM ({moves})"
+        f" GROUP BY {columns}, {FROM}"
+    )
+    window = f"OVER (PARTITION BY {columns} ORDER BY {FROM}"
+    running = (
+        f"SELECT {columns}, {FROM} AS {_MOVES}, lead({FROM}) {window}) AS {AT},"
+        f" sum({DIFF}) {window} ROWS UNBOUNDED PRECEDING) AS {DIFF} FROM ({at_each})"
+    )
+    then = _repeated(source, DIFF, _MOVES, AT)
+    return f"{unmoved} UNION ALL SELECT {columns}, inline({then}) AS ({FROM}, {TO}) FROM ({running})"
+
+
+def _as_grouped(schema: pa.Schema) -> str:
+    """Return columns, in SQL, as they are where rows are grouped: zero has no sign there."""
+    return ", ".join(
+        f"IF({column} = 0, abs({column}), {column}) AS {column}" if pa.types.is_floating(each.type) else column
+        for each, column in ((each, listed([each.name])) for each in schema)
+    )
+
+
+def _has_inner_floats(schema: pa.Schema) -> bool:
+    return any(map(_has_floats, (each.type for each in schema if pa.types.is_nested(each.type))))
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    inner = (kind.field(place).type for place in range(kind.num_fields))
+    return pa.types.is_floating(kind) or any(map(_has_floats, inner))
 
 
 def _repeated(source: SourcePlan, copies: str, begin: str, end: str) -> str:
@@ -218,8 +271,12 @@ def _seen(source: SourcePlan, raw: str) -> str:
 
 
 def summed_sql(source: SourcePlan, raw: str, names: Sequence[str]) -> str:
-    """Return the query for the updates of a range, equal rows summed."""
+    """Return the query for the updates of a range, equal rows summed; as they are where none takes another away."""
     columns = listed(names)
+    if source.adds_only and not _has_inner_floats(source.schema):
+        own = listed([name for name in names if name not in source.schema.names])
+        shown = ", ".join(filter(None, [own, _as_grouped(source.schema)]))
+        return f"SELECT {columns}, {DIFF} FROM (SELECT {shown}, {DIFF} FROM {raw}{between(source)})"
     rows = f"SELECT {_hint(source)}{columns}, {DIFF} FROM {raw}{between(source)}"
     halves = f"SELECT {columns}, {sum_of_halves(DIFF)} AS {DIFF} FROM ({rows}) GROUP BY {columns}"
     whole = f"SELECT {columns}, {whole_of_halves(DIFF)} AS {DIFF} FROM ({halves})"

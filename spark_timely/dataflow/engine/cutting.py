@@ -69,6 +69,10 @@ class Files(Protocol):
         """How many rows each has; -1 where unknown."""
 
     @property
+    def least_diffs(self) -> IntArray:
+        """The least diff of the updates of each; the least int64 where unknown."""
+
+    @property
     def as_of(self) -> IntArray | None:
         """Time up to which times are moved, shape (1, k): of a collection that has forgotten."""
 

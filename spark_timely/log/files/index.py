@@ -60,6 +60,8 @@ class FileIndex:
     events : ndarray of object (str), shape (n,)
     modified : ndarray of int64, shape (n,)
         Milliseconds since 1970 of the file's last change.
+    least_diffs : ndarray of int64, shape (n,)
+        Least diff of the updates of a collection; the least int64 where unknown.
     """
 
     paths: npt.NDArray[np.object_]
@@ -74,6 +76,7 @@ class FileIndex:
     known: BoolArray
     events: npt.NDArray[np.object_]
     modified: npt.NDArray[np.int64]
+    least_diffs: npt.NDArray[np.int64]
 
     @classmethod
     def empty(cls, arity: int) -> FileIndex:
@@ -93,6 +96,7 @@ class FileIndex:
             known=np.empty(0, np.bool_),
             events=texts,
             modified=numbers,
+            least_diffs=numbers,
         )
 
     def __len__(self) -> int:
@@ -174,6 +178,7 @@ def index_files(form: LogFormat, listing: pa.Table) -> FileIndex:
         known=known,
         events=_texts(event, n, ""),
         modified=_numbers(listing["modification_time"], n, 0),
+        least_diffs=_numbers(_column(listing, "min", "_diff"), n, _LOW),
     )
 
 
@@ -221,6 +226,7 @@ def index_adds(form: LogFormat, adds: Sequence[Mapping[str, Any]]) -> FileIndex:
         known=known,
         events=_objects([add["partitionValues"].get("_event") or "" for add in adds]),
         modified=np.array([add.get("modificationTime") or 0 for add in adds], np.int64),
+        least_diffs=np.array([said.get("_diff", _LOW) for said in lows], np.int64),
     )
 
 

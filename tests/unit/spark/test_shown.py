@@ -90,7 +90,7 @@ def test_dataflow_whose_log_is_gone_is_shown_all_the_same(flow: st.Dataflow, tmp
 def test_query_shows_how_far_its_outputs_are(flow: st.Dataflow) -> None:
     logs = open_logs(flow.sinks, flow.storage)
     handle: Any = Running()
-    query = DataflowQuery(handle, [flow], NO_SPARK)
+    query = DataflowQuery(handle, [flow], NO_SPARK, [logs])
     assert repr(query) == "DataflowQuery('delays', outputs=2, uppers=2013-01-01T00:00Z)"
     logs[flow.sinks[1].path].writer("main", owner=flow.sinks[1].owner).advance("2013-06-12")
     _ = query.frontier
@@ -101,9 +101,9 @@ def test_query_shows_how_far_its_outputs_are(flow: st.Dataflow) -> None:
 
 
 def test_query_whose_session_has_ended_is_shown_all_the_same(flow: st.Dataflow, tmp_path: Path) -> None:
-    open_logs(flow.sinks, flow.storage)
+    logs = open_logs(flow.sinks, flow.storage)
     handle: Any = Broken()
-    query = DataflowQuery(handle, [flow], NO_SPARK)
+    query = DataflowQuery(handle, [flow], NO_SPARK, [logs])
     assert "ConnectionError: <the session> has ended" in parsed(query._repr_html_())
     assert repr(query).startswith("DataflowQuery('delays'")
     options = parse_options(SINK_OPTIONS, {"path": str(tmp_path / "x"), "checkpointLocation": "c"})
