@@ -22,7 +22,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.faults.harness import QUICK
+from tests.faults.harness import quick_java
 from tests.modules import ROOT
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -154,7 +154,7 @@ def _program(command: str) -> str:
 
 def _environment(python: Path | None) -> dict[str, str]:
     """Return the variables of a page's process: with another Python, those of a shell in which that one is chosen."""
-    found = {**os.environ, "JAVA_TOOL_OPTIONS": QUICK}
+    found = {**os.environ, "JAVA_TOOL_OPTIONS": quick_java()}
     if python is not None:
         found = {name: value for name, value in found.items() if not name.startswith(("PYTHON", "PYSPARK", "VIRTUAL"))}
         found["PATH"] = f"{python.parent}{os.pathsep}{found['PATH']}"

@@ -26,6 +26,11 @@ START_DEADLINE_S = 180.0
 END_DEADLINE_S = 300.0
 
 
+def quick_java() -> str:
+    """Return the options of such a JVM, and those that all JVMs of the tests have: see `tests.class_archive`."""
+    return f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {QUICK}".lstrip()
+
+
 class DeadlineError(AssertionError):
     """A condition did not come true in time."""
 
@@ -96,7 +101,7 @@ class Job:
             PYSPARK_DRIVER_PYTHON=sys.executable,
             SPARK_LOCAL_DIRS=str(folder / "spark-local"),
             SPARK_LOCAL_IP="127.0.0.1",
-            JAVA_TOOL_OPTIONS=QUICK,
+            JAVA_TOOL_OPTIONS=quick_java(),
             PYTHONPATH=os.pathsep.join([str(JOBS.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]),
         )
         with self.output.open("w") as out:

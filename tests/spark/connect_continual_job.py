@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_timely as st
+from spark_timely.testing import assert_same_together
 from tests.faults.harness import long_lane
 
 KV = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -78,8 +80,26 @@ def newest(
     return st.Changes(insert=last, delete=output.join(last.select("k"), "k", "left_semi"))
 
 
+def multiplied(inputs: Mapping[str, pa.Table], references: Mapping[str, pa.Table], time: object) -> pa.Table:
+    """Multiply the number of each order with that of its key."""
+    del time
+    rates = references["r"].rename_columns(["k", "rate"])
+    both = inputs["o"].join(rates, "k", join_type="inner")
+    return pa.table({"k": both["k"], "n": pc.multiply(both["n"], both["rate"])})
+
+
+def multiplied_together(
+    inputs: Mapping[str, DataFrame], references: Mapping[str, DataFrame], times: object
+) -> DataFrame:
+    """Do the same at many times."""
+    del times
+    there = "o._time >= r._from AND (r._to IS NULL OR o._time < r._to) AND o.k = r.k"
+    both = inputs["o"].alias("o").join(references["r"].alias("r"), F.expr(there))
+    return both.selectExpr("o.k", "o.n * r.n AS n", "o._time")
+
+
 def enrich(spark: SparkSession, folder: Path) -> None:
-    """Run three tasks over the orders, in one query: all steps of each."""
+    """Run tasks and an upsert over the orders, in one query: all steps of each, of some many times together."""
     logs = {"inputs": {"o": folder / "orders"}, "references": {"r": folder / "rates"}}
     tasks = [
         st.ContinualTask(
@@ -95,8 +115,17 @@ def enrich(spark: SparkSession, folder: Path) -> None:
         st.ContinualTask(
             "function", inputs=logs["inputs"], output=folder / "function", body=newest, version="1", deletes=True
         ),
+        st.ContinualTask("arrow", **logs, output=folder / "arrow", body=multiplied, version="1", arrow=True, schema=KV),
+        st.ContinualTask(
+            "times", **logs, output=folder / "times", body=multiplied_together, version="1", many_times=True
+        ),
     ]
-    assert tasks[0].start(spark, trigger="availableNow", beside=tasks[1:]).await_termination(300)
+    upsert = st.ContinualTask.upsert(
+        "upsert", input=folder / "orders", output=folder / "upserted", keys="k", sequence_by="n", delete_when="n = 4"
+    )
+    assert tasks[0].start(spark, trigger="availableNow", beside=[*tasks[1:], upsert]).await_termination(300)
+    assert "many times together" in tasks[0].explain()
+    assert_same_together(tasks[0], spark)
 
 
 def many_steps(spark: SparkSession, folder: Path, n: int) -> None:

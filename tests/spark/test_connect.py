@@ -168,7 +168,7 @@ def test_continual_tasks_through_connect_write_equal_logs(
     assert found["views"] == []
     write_orders(tmp_path / "classic")
     enrich(spark, tmp_path / "classic")
-    for name in ("enriched", "best", "function"):
+    for name in ("enriched", "best", "function", "arrow", "times", "upserted"):
         one, other = (updates(tmp_path / way / name) for way in ("classic", "connect"))
         assert one, name
         assert one == other, name

@@ -17,6 +17,7 @@ from spark_timely.continual.engine import source_plan
 from spark_timely.continual.plan import SourcePlan, TaskSource
 from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.spark.seen import AT, FROM, TO, StepViews, at_frame, between_frame, frame_of
+from tests.faults.harness import long_lane
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +31,7 @@ Update: TypeAlias = "tuple[int, Row, int]"
 
 SCHEMA = pa.schema([("k`", pa.string()), ("x", pa.float64()), ("y", pa.float32()), ("n", pa.int32())])
 LAST = 12
+SEEDS = range(20) if long_lane() else range(1)
 
 
 def some_row(rng: random.Random) -> Row:
@@ -100,7 +102,7 @@ def plan_of(log: st.Log, shown_as: str, lower: int | None, stop: int, first: int
     return source_plan(source, log, catalog_of(log)(), log.storage, lower, stop, first)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_contents_are_those_of_their_sums(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     commits = updates(seed)
     log = log_of(tmp_path / "log", commits)
@@ -116,7 +118,7 @@ def test_contents_are_those_of_their_sums(spark: SparkSession, tmp_path: Path, s
                     assert unsigned(there) == contents(commits, time), (first, time, each.adds_at_first)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_one_time_and_what_came_are_those_of_their_sums(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     commits = updates(seed)
     log = log_of(tmp_path / "log", commits)

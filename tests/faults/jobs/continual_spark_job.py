@@ -1,4 +1,6 @@
-"""A continual task with two statements over its own output, in a query that can be killed at a named point.
+"""Two continual tasks in a query that can be killed at a named point: one of them takes three times at once.
+
+The other one has two statements over its own output.
 
 Run as ``python continual_spark_job.py SPEC.json``. Keys of the specification:
 
@@ -17,13 +19,16 @@ import json
 import os
 import random
 import sys
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely as st
+from spark_timely.continual.engine import TaskEngine
 from tests.faults.harness import strike
 from tests.faults.jobs.dataflow_job import _kill_at_commit
 from tests.oracles.continual import Began, History, Row, Source, Task, Update, statements
@@ -34,6 +39,10 @@ BODY = """
     INSERT INTO output SELECT i.k, max(i.n * 100 + r.n * 10 + (SELECT count(*) FROM output)) AS n
     FROM i JOIN r ON i.k = r.k GROUP BY i.k
 """
+MANY = "SELECT k, i.n * 100 + r.n AS n FROM i JOIN r USING (k)"
+MANY_OF_LISTS = statements(
+    ("insert", lambda seen, time, output: [(k, n * 100 + m) for k, n in seen["i"] for j, m in seen["r"] if j == k]),
+)
 BODY_OF_LISTS = statements(
     ("delete", lambda seen, time, output: [row for row in output if row[0] in {k for k, _ in seen["i"]}]),
     (
@@ -52,8 +61,8 @@ BODY_OF_LISTS = statements(
 )
 
 
-def write_inputs(folder: Path, rng: random.Random) -> dict[int, dict[Row, int]]:
-    """Write both logs, complete; return what the output must be."""
+def write_inputs(folder: Path, rng: random.Random) -> dict[str, dict[int, dict[Row, int]]]:
+    """Write both logs, complete; return what the outputs must be."""
     histories = {name: History("stream") for name in ("in", "reference")}
     for name, history in histories.items():
         updates: list[Update] = [(time, (rng.choice("abc"), rng.randrange(9)), 1) for time in range(6) for _ in "xy"]
@@ -65,7 +74,10 @@ def write_inputs(folder: Path, rng: random.Random) -> dict[int, dict[Row, int]]:
         }
         st.create_log(folder / name, SCHEMA, minimum=(0,)).writer(owner="test").append(pa.table(columns), advance_to=[])
     sources = (Source("i", "in", "inserts"), Source("r", "reference", "contents"))
-    return Task(sources, histories, [(0, BODY_OF_LISTS)], Began()).run(None, "collection")
+    bodies = {"out": BODY_OF_LISTS, "many": MANY_OF_LISTS}
+    return {
+        name: Task(sources, histories, [(0, body)], Began()).run(None, "collection") for name, body in bodies.items()
+    }
 
 
 def run(spark: SparkSession, spec: dict[str, Any]) -> None:
@@ -75,15 +87,12 @@ def run(spark: SparkSession, spec: dict[str, Any]) -> None:
         _kill_in_task(spec["marker"])
     elif kill:
         _kill_at_commit(kill["where"], kill["commit"], spec["marker"])
-    task = st.ContinualTask(
-        "killed",
-        inputs={"i": folder / "in"},
-        references={"r": folder / "reference"},
-        body=BODY,
-        output=folder / "out",
-        schema=SCHEMA,
-    )
-    assert task.start(spark, trigger="availableNow").await_termination()
+    logs: dict[str, Any] = {"inputs": {"i": folder / "in"}, "references": {"r": folder / "reference"}}
+    task = st.ContinualTask("killed", **logs, body=BODY, output=folder / "out", schema=SCHEMA)
+    many = st.ContinualTask("many", **logs, body=MANY, output=folder / "many")
+    with patch.object(TaskEngine, "__init__", partialmethod(TaskEngine.__init__, most_times=3)):
+        assert task.start(spark, trigger="availableNow", beside=[many]).await_termination()
+    assert "many times together" in many.explain()
 
 
 def _kill_in_task(marker: str) -> None:
