@@ -11,9 +11,11 @@ from pathlib import Path
 import spark_timely as st
 
 from . import (
+    answer_cases,
     arrangement_cases,
     cli_cases,
     continual_cases,
+    copy_cases,
     dataflow_cases,
     exchange_cases,
     flat_cases,
@@ -25,6 +27,7 @@ from . import (
     retention_cases,
     store_cases,
     store_spark_cases,
+    subscribe_cases,
 )
 from .arrangement_cases import ArrangementCases
 from .data import events
@@ -51,6 +54,7 @@ def main() -> int:
     scratch.mkdir(parents=True)
     cases = progress_counts.run(scratch, wanted)
     cases += progress_reach.run(scratch, wanted)
+    cases += answer_cases.run(scratch, wanted, given.rows)
     cases += exchange_cases.run(scratch, wanted)
     cases += flat_cases.run(scratch, wanted)
     cases += cli_cases.run(scratch, wanted)
@@ -59,7 +63,11 @@ def main() -> int:
     cases += retention_cases.run(scratch, wanted)
     cases += store_cases.run(scratch, wanted)
     cases += store_spark_cases.run(scratch, wanted)
-    on_one = (*NAMES, *dataflow_cases.NAMES, *latency_cases.NAMES, *arrangement_cases.NAMES, *continual_cases.NAMES)
+    cases += subscribe_cases.run(scratch, wanted)
+    on_one = (
+        *NAMES, *dataflow_cases.NAMES, *latency_cases.NAMES, *arrangement_cases.NAMES, *continual_cases.NAMES,
+        *copy_cases.NAMES,
+    )  # fmt: skip
     if any(map(wanted, on_one)):
         cases += on_spark(given.rows, given.repeats, scratch, wanted)
     write_jsonl(cases, BUILD / "bench.jsonl")
@@ -87,6 +95,8 @@ def on_spark(n_rows: int, repeats: int, scratch: Path, wanted: Callable[[str], b
             cases += ArrangementCases(spark, scratch, n_rows).run(wanted)
         if any(map(wanted, continual_cases.NAMES)):
             cases += continual_cases.run(spark, scratch, wanted, n_rows)
+        if any(map(wanted, copy_cases.NAMES)):
+            cases += copy_cases.run(spark, scratch, wanted, n_rows)
         return cases
     finally:
         spark.stop()

@@ -22,6 +22,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_timely import errors as errors
+    from spark_timely.answers.peek import peek as peek
+    from spark_timely.answers.peek import start_peek as start_peek
+    from spark_timely.answers.subscribe import subscribe as subscribe
+    from spark_timely.answers.timestamp import explain_timestamp as explain_timestamp
     from spark_timely.dataflow.aggregates import avg_of as avg
     from spark_timely.dataflow.aggregates import count as count
     from spark_timely.dataflow.aggregates import max_of as max
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from spark_timely.log.log import create_log as create_log
     from spark_timely.log.log import open_log as open_log
     from spark_timely.log.wait import wait as wait
+    from spark_timely.spark.at_one_time import sql as sql
     from spark_timely.spark.base.source_frontier import batch_frontier as batch_frontier
     from spark_timely.spark.batch_frame import batch_frame as batch_frame
     from spark_timely.spark.bodies import Changes as Changes
@@ -47,8 +52,10 @@ if TYPE_CHECKING:
     from spark_timely.spark.continual import ContinualTask as ContinualTask
     from spark_timely.spark.continual import deletes as deletes
     from spark_timely.spark.continual import newest as newest
+    from spark_timely.spark.copy_to import copy_to as copy_to
     from spark_timely.spark.dataflow import Dataflow as Dataflow
     from spark_timely.spark.dataflow import DataflowQuery as DataflowQuery
+    from spark_timely.spark.mirror import mirror_to as mirror_to
     from spark_timely.spark.replay import DriverReplay as DriverReplay
     from spark_timely.spark.replay import replay as replay
     from spark_timely.spark.session import credential as credential
@@ -65,8 +72,8 @@ __version__ = "0.1.0"
 # Public name -> "module" or "module:attribute" that provides it.
 _EXPORTS: dict[str, str] = {
     "Antichain": "spark_timely.time.antichain",
-    "Changes": "spark_timely.spark.bodies",
     "CaptureQuery": "spark_timely.spark.start",
+    "Changes": "spark_timely.spark.bodies",
     "ContinualTask": "spark_timely.spark.continual",
     "Cut": "spark_timely.log.cut",
     "Dataflow": "spark_timely.spark.dataflow",
@@ -79,16 +86,20 @@ _EXPORTS: dict[str, str] = {
     "capture": "spark_timely.spark.capture.foreach_batch",
     "ceil_to": "spark_timely.dataflow.delays",
     "consolidate": "spark_timely.spark.collection",
+    "copy_to": "spark_timely.spark.copy_to",
     "count": "spark_timely.dataflow.aggregates",
     "create_log": "spark_timely.log.log",
     "credential": "spark_timely.spark.session",
     "cut": "spark_timely.log.cut",
     "deletes": "spark_timely.spark.continual",
     "errors": "spark_timely.errors:",
+    "explain_timestamp": "spark_timely.answers.timestamp",
     "max": "spark_timely.dataflow.aggregates:max_of",
     "min": "spark_timely.dataflow.aggregates:min_of",
+    "mirror_to": "spark_timely.spark.mirror",
     "newest": "spark_timely.spark.continual",
     "open_log": "spark_timely.log.log",
+    "peek": "spark_timely.answers.peek",
     "plus": "spark_timely.dataflow.delays",
     "read_splits": "spark_timely.datasource.reader",
     "register": "spark_timely.spark.session",
@@ -97,7 +108,10 @@ _EXPORTS: dict[str, str] = {
     "session_settings": "spark_timely.spark.session",
     "snapshot": "spark_timely.spark.collection",
     "snapshot_at": "spark_timely.spark.collection",
+    "sql": "spark_timely.spark.at_one_time",
     "start": "spark_timely.spark.start",
+    "start_peek": "spark_timely.answers.peek",
+    "subscribe": "spark_timely.answers.subscribe",
     "sum": "spark_timely.dataflow.aggregates:sum_of",
     "table_path": "spark_timely.spark.session",
     "wait": "spark_timely.log.wait",
@@ -120,16 +134,20 @@ __all__ = [
     "capture",
     "ceil_to",
     "consolidate",
+    "copy_to",
     "count",
     "create_log",
     "credential",
     "cut",
     "deletes",
     "errors",
+    "explain_timestamp",
     "max",
     "min",
+    "mirror_to",
     "newest",
     "open_log",
+    "peek",
     "plus",
     "read_splits",
     "register",
@@ -138,7 +156,10 @@ __all__ = [
     "session_settings",
     "snapshot",
     "snapshot_at",
+    "sql",
     "start",
+    "start_peek",
+    "subscribe",
     "sum",
     "table_path",
     "wait",

@@ -25,6 +25,7 @@ from typing import ClassVar, Self, overload
 from spark_timely.masking import mask_exception, masked, masked_value
 
 __all__ = [
+    "CanceledError",
     "CaptureFormatError",
     "ClosedError",
     "CyclicSummaryError",
@@ -46,6 +47,7 @@ __all__ = [
     "OwnershipError",
     "PlanMismatchError",
     "ProtocolError",
+    "ResultTooLargeError",
     "RolledBackError",
     "SchemaMismatchError",
     "SinceViolationError",
@@ -566,6 +568,24 @@ class MultiplicityOverflowError(TimelyError, OverflowError):
 
     data = _Value("Row concerned.")
     diff = _Value("Its multiplicity.")
+
+
+class ResultTooLargeError(TimelyError):
+    """An answer has more bytes than its caller allows. Nothing of it was given.
+
+    Ask for fewer rows or columns, or allow more with ``max_bytes``.
+    """
+
+    sqlstate = "54000"
+
+    size_bytes = _Value("Bytes of the answer, as far as it was made.")
+    limit_bytes = _Value("Bytes that are allowed.")
+
+
+class CanceledError(TimelyError):
+    """The caller canceled what it had begun. Nothing of the answer was given; begin it once more to get it."""
+
+    sqlstate = "57014"
 
 
 class OperatorError(TimelyError):

@@ -26,7 +26,7 @@ from spark_timely.time.domain import TimeType
 if TYPE_CHECKING:
     from sqlglot import exp
 
-__all__ = ["Predicate", "parse_predicate"]
+__all__ = ["Predicate", "is_condition", "parse_predicate"]
 
 _BOOL: Final = pa.bool_()
 _PLAIN: Final = re.compile(r"[^$'\"\\\x00-\x1f\x7f]*")
@@ -156,6 +156,42 @@ def parse_predicate(text: str, types: Mapping[str, pa.DataType], /, *, what: str
     except RecursionError as error:
         raise _refused(text, what, "too many brackets") from error
     return Predicate(text, expression, tuple(meaning.columns), sql)
+
+
+def is_condition(text: str, /) -> bool:
+    """Tell whether a text is a condition of parts that are known here; which columns there are is not looked at.
+
+    Examples
+    --------
+    >>> is_condition("n > 1 AND k IS NULL"), is_condition("abs(n) > 1"), is_condition("t.n > 1")
+    (True, False, False)
+    """
+    try:
+        return _is_known(_read(text, "read a condition"))
+    except Exception:  # noqa: BLE001 - whatever sqlglot raises: it has not read the text
+        return False
+
+
+def _is_known(node: exp.Expr) -> bool:
+    """Tell whether all parts of a condition are known, as `_Meaning` knows them."""
+    parts = [node]
+    while parts:  # one turn per part: a chain may be longer than Python's stack is deep
+        part = parts.pop()
+        kind = type(part).__name__
+        if kind not in _PARTS or any(value and name not in _PARTS[kind] for name, value in part.args.items()):
+            return False
+        if kind == "Is" and type(part.expression).__name__ != "Null":
+            return False
+        if kind == "In" and not part.expressions:
+            return False
+        if kind == "Cast":
+            if type(part.this).__name__ != "Literal" or not part.this.is_string:
+                return False
+            if part.args["to"].sql() not in _MOMENTS:
+                return False
+        elif kind != "Column":
+            parts.extend(part.iter_expressions())
+    return True
 
 
 def _read(text: str, what: str) -> exp.Expr:

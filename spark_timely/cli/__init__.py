@@ -1,4 +1,4 @@
-"""The command line ``spark-timely``: look at a log, check, advance, close, compact it, exchange captures. No Spark.
+"""The command line ``spark-timely``: look at a log, check, advance, compact, ask it, exchange captures.
 
 Examples
 --------

@@ -250,6 +250,149 @@ def _wait_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _time_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--as-of", metavar="TIME", help="the time (the newest that is complete); it is waited for")
+    parser.add_argument("--at-least", metavar="TIME", help="the first time that can be read, but not before this one")
+
+
+def _timeout_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--timeout",
+        metavar="DURATION",
+        type=duration,
+        default=Duration(60_000_000),
+        help="how long to wait until the time is complete; 0 looks once (60s)",
+    )
+
+
+def _forgotten_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--forgotten", action="store_true", help="of a stream that has forgotten messages, take those that are left"
+    )
+
+
+def _format_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format",
+        choices=["table", "json", "csv"],
+        help="of the rows; json: one object per line, csv: with a header, null is empty (table)",
+    )
+    parser.add_argument("--explain", action="store_true", help="say on standard error how it was answered")
+
+
+def _master_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--master", metavar="MASTER", default="local[*]", help="where Spark runs, if it is needed (local[*])"
+    )
+
+
+def _peek_arguments(parser: argparse.ArgumentParser) -> None:
+    _log_argument(parser)
+    parser.add_argument(
+        "--at", metavar="TIME", help="the time (the newest that is complete); one that is not complete is waited for"
+    )
+    parser.add_argument(
+        "--key",
+        metavar="COLUMN=VALUE",
+        action="append",
+        default=[],
+        help="only rows of this key; may be repeated. Of a key of several columns once for each",
+    )
+    parser.add_argument(
+        "--where", metavar="CONDITION", help='only rows for which it holds: "price > 10 AND k IN (1, 2)"'
+    )
+    parser.add_argument("--select", metavar="A,B", help="only these columns; rows that are equal in them become one")
+    parser.add_argument("--order-by", metavar="ORDER", help='such as "price DESC NULLS LAST, id"')
+    parser.add_argument("--limit", metavar="N", type=whole_number, help="how many copies of rows, at most")
+    parser.add_argument("--offset", metavar="N", type=whole_number, default=0, help="how many to leave out first (0)")
+    parser.add_argument("--max-bytes", metavar="SIZE", type=_size, help="an answer with more is an error, such as 10mb")
+    parser.add_argument(
+        "--scan-limit", metavar="SIZE", type=_size, help="how much to read of files, at most, such as 1gb (256mb)"
+    )
+    _forgotten_argument(parser)
+    _timeout_argument(parser)
+    _format_argument(parser)
+
+
+def _subscribe_arguments(parser: argparse.ArgumentParser) -> None:
+    _log_argument(parser)
+    parser.add_argument("--as-of", metavar="TIME", help="where it begins, inclusive (the newest that is complete)")
+    parser.add_argument("--at-least", metavar="TIME", help="the first time that can be read, but not before this one")
+    parser.add_argument("--up-to", metavar="TIME", help="where it ends, exclusive")
+    parser.add_argument("--no-snapshot", action="store_true", help="only what changes later, not what is there first")
+    parser.add_argument(
+        "--progress",
+        action="store_true",
+        help="also rows with _progressed true: times before theirs are complete. The first is at the beginning",
+    )
+    parser.add_argument(
+        "--envelope",
+        choices=["upsert", "debezium"],
+        help="one row for each key and time: what became of it, with its values, or with those before and after",
+    )
+    parser.add_argument("--key", metavar="A,B", help="columns of the envelope's key (those of the log)")
+    parser.add_argument("--order-by", metavar="ORDER", help='of the rows of one time: "_diff DESC, id"')
+    parser.add_argument(
+        "--name",
+        metavar="NAME",
+        help="keep the log readable from what was printed and flushed last, under this name; acknowledged by itself",
+    )
+    parser.add_argument(
+        "--expiry", metavar="DURATION", default="7 days", help="with --name: how long it counts (7 days)"
+    )
+    parser.add_argument(
+        "--resume-from", metavar="FRONTIER", help="continue where another one ended: it says so when it is interrupted"
+    )
+    parser.add_argument(
+        "--fetch", metavar="N", type=whole_number, help="wait for the first row, take what is there up to N, and end"
+    )
+    parser.add_argument(
+        "--timeout", metavar="DURATION", type=duration, help="end when no row came for this long (never)"
+    )
+    parser.add_argument("--max-bytes", metavar="SIZE", type=_size, help="more than this at once is an error")
+    parser.add_argument("--poll", metavar="DURATION", type=duration, help="between two looks (20ms; 1s elsewhere)")
+    _forgotten_argument(parser)
+
+
+def _sql_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("text", metavar="TEXT", help="one statement: SELECT, SUBSCRIBE or COPY … TO")
+    parser.add_argument(
+        "--name",
+        metavar="TABLE=LOG",
+        action="append",
+        default=[],
+        help="the log that a table of the statement is; may be repeated. Without it: a path in backquotes",
+    )
+    _time_arguments(parser)
+    _forgotten_argument(parser)
+    _timeout_argument(parser)
+    parser.add_argument(
+        "--max-rows", metavar="N", type=whole_number, default=100_000, help="an answer with more is an error (100000)"
+    )
+    _format_argument(parser)
+    _master_argument(parser)
+
+
+def _copy_to_arguments(parser: argparse.ArgumentParser) -> None:
+    _log_argument(parser)
+    parser.add_argument("folder", metavar="FOLDER", help="where to: a folder that is empty or not there yet")
+    _time_arguments(parser)
+    parser.add_argument("--format", choices=["parquet", "csv"], default="parquet", help="of the files (parquet)")
+    parser.add_argument("--where", metavar="CONDITION", help='only rows for which it holds: "price > 10"')
+    parser.add_argument("--select", metavar="A,B", help="only these columns")
+    parser.add_argument(
+        "--max-file-size", metavar="SIZE", type=_size, help="about how large a file may become: 16mb to 1gb (256mb)"
+    )
+    _forgotten_argument(parser)
+    _timeout_argument(parser)
+    _master_argument(parser)
+
+
+def _explain_timestamp_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("logs", metavar="LOG", nargs="+", help="paths or URLs of the logs")
+    _time_arguments(parser)
+
+
 def _import_arguments(parser: argparse.ArgumentParser) -> None:
     _log_argument(parser)
     parser.add_argument(
@@ -444,6 +587,49 @@ VERBS: tuple[Verb, ...] = (
         "Check every stream against the capture protocol and every file against what the log says of it,"
         " and print the canonical hash. Exit code 1 if the log is not sound, or has another hash.",
         _verify_arguments,
+    ),
+    Verb(
+        "peek",
+        "the rows that a log has at a time",
+        "Print the rows that a log has at a time, each once, with how often it is there in _diff: of a collection its"
+        " contents, of a stream its messages up to the time. Reads only files that may have the keys. Needs no Spark.",
+        _peek_arguments,
+        "spark_timely.cli.answers",
+    ),
+    Verb(
+        "subscribe",
+        "what a log has at a time, then every change",
+        "Print what a log has at a time, then every change as times become complete, one JSON object per line, until"
+        " --up-to, the end of the log, Ctrl-C or SIGTERM. What is printed is final, and whole: a signal is noticed"
+        " between two batches. Needs no Spark.",
+        _subscribe_arguments,
+        "spark_timely.cli.answers",
+    ),
+    Verb(
+        "sql",
+        "a SELECT over logs as they all were at one time",
+        "Run a statement: SELECT … [AS OF t] over logs as they all were at one time, SUBSCRIBE [TO] name …, or COPY …"
+        " TO 'folder'. A SELECT of rows of one log is answered at once; for any other, and for COPY, Spark starts in"
+        " this process, which takes some seconds and needs Java and pip install 'spark-timely[spark]'.",
+        _sql_arguments,
+        "spark_timely.cli.answers",
+    ),
+    Verb(
+        "copy-to",
+        "what a log has at a time, as files of Parquet or CSV",
+        "Write what a log has at a time into files of an empty folder, and print how many rows that is. While they are"
+        " written the folder has a file INCOMPLETE. Spark starts in this process, which takes some seconds and needs"
+        " Java and pip install 'spark-timely[spark]'.",
+        _copy_to_arguments,
+        "spark_timely.cli.answers",
+    ),
+    Verb(
+        "explain-timestamp",
+        "at which one time logs answer together, and why",
+        "Print at which one time logs answer together, and what that follows from: from where each can be read, and how"
+        " far it is complete.",
+        _explain_timestamp_arguments,
+        "spark_timely.cli.answers",
     ),
     Verb(
         "advance",
@@ -715,8 +901,8 @@ def build_parser() -> Parser:
     )
     parser = Parser(
         prog="spark-timely",
-        description="Look at a capture log, check it, wait for it, advance, close and compact it;"
-        " exchange captures with the real timely. Needs no Spark.",
+        description="Look at a capture log, check it, wait for it, advance, close and compact it; ask what it had at a"
+        " time; exchange captures with the real timely. Only sql and copy-to may start Spark.",
         epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"spark-timely {spark_timely.__version__}")

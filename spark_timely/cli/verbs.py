@@ -236,7 +236,7 @@ def _first_rows(log: Log, options: argparse.Namespace) -> Iterator[dict[str, obj
         dead = log.dead()
         if options.stream is not None:
             dead = dead.filter(pc.equal(dead["_stream"], options.stream))
-        yield from _as_python(dead.slice(0, options.rows))
+        yield from as_python(dead.slice(0, options.rows))
         return
     progress = log.progress() if options.events else None
     for state, messages in log.events(options.stream):
@@ -246,7 +246,7 @@ def _first_rows(log: Log, options: argparse.Namespace) -> Iterator[dict[str, obj
 def _commit_rows(state: StreamState, messages: pa.Table, progress: pa.Table | None) -> Iterator[dict[str, object]]:
     """Yield the rows of a commit: messages, then its own of all the progress."""
     for batch in messages.to_batches(max_chunksize=1000):  # not all of a large commit as objects at once
-        for row in _as_python(batch):
+        for row in as_python(batch):
             yield {"_event": "message", "_stream": state.stream, "_seq": state.seq} | row
     if progress is not None:
         here = pc.and_(pc.equal(progress["_stream"], state.stream), pc.equal(progress["_seq"], state.seq))
@@ -254,7 +254,7 @@ def _commit_rows(state: StreamState, messages: pa.Table, progress: pa.Table | No
             yield {"_event": "progress"} | row
 
 
-def _as_python(rows: pa.Table | pa.RecordBatch) -> list[dict[str, object]]:
+def as_python(rows: pa.Table | pa.RecordBatch) -> list[dict[str, object]]:
     """Return rows as dicts.
 
     The texts of a column where one is no UTF-8, which Spark writes, as bytes; dates and timestamps of one that go
@@ -266,7 +266,7 @@ def _as_python(rows: pa.Table | pa.RecordBatch) -> list[dict[str, object]]:
         from spark_timely.interop.records import plain_type
 
         columns = [column.cast(plain_type(column.type)) if _is_beyond(column) else column for column in rows.columns]
-        return _as_python(pa.table(columns, names=rows.schema.names))
+        return as_python(pa.table(columns, names=rows.schema.names))
     except UnicodeDecodeError:
         columns = [column.cast(_with_bytes(column.type)) if _is_damaged(column) else column for column in rows.columns]
         return list(pa.table(columns, names=rows.schema.names).to_pylist())

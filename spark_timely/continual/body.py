@@ -56,6 +56,7 @@ __all__ = [
     "at_time",
     "check_aliases",
     "checked_condition",
+    "read_query",
     "retain_body",
     "transform_body",
     "unknown_functions",
@@ -342,13 +343,18 @@ def check_aliases(task: str, inputs: Sequence[str], references: Sequence[str]) -
     if not inputs:
         msg = f"could not {attempt}: found inputs={shown(list(inputs))}"
         raise InvalidUsageError(msg, hint="name at least one input: a task runs when an input changes")
+    _check_names(attempt, [*inputs, *references], own=OUTPUT)
+
+
+def _check_names(attempt: str, aliases: Sequence[str], *, own: str = "") -> None:
+    """Refuse aliases that no text could name, or that stand for something else."""
     seen: set[str] = set()
-    # Bounded by the tables of one task.
-    for alias in [*inputs, *references]:
+    # Bounded by the tables of one text.
+    for alias in aliases:
         what, hint = "", "use letters, digits and _, with no digit first"
         if not isinstance(alias, str) or not _NAME.fullmatch(alias):
             what = ", no plain name"
-        elif alias.lower() == OUTPUT:
+        elif alias.lower() == own:
             what, hint = ", the name of the task's own output", "rename it; a body reads `output` without more"
         elif alias.lower() in seen:
             what, hint = " twice, without regard to case", "give each table a name of its own"
@@ -358,6 +364,60 @@ def check_aliases(task: str, inputs: Sequence[str], references: Sequence[str]) -
             msg = f"could not {attempt}: found alias={shown(alias)}{what}"
             raise InvalidUsageError(msg, hint=hint)
         seen.add(alias.lower())
+
+
+def read_query(text: str, *, attempt: str, names: Sequence[str]) -> Statement:
+    """Return one query over named tables, read as a body is: nothing in it is a table that is not named.
+
+    A name in backquotes with a slash in it is the path of a log, and stands for itself.
+
+    Parameters
+    ----------
+    text : str
+        One query. What a body may not have is refused here too: it gives the same whenever it is asked.
+    attempt : str
+        For errors: what is done with it.
+    names : sequence of str
+        Of its tables.
+
+    Returns
+    -------
+    Statement
+        Its `reads` are names, and paths as they are written.
+
+    Raises
+    ------
+    InvalidUsageError
+        If it is no single query, or anything of it is not taken; or a name is none.
+
+    Examples
+    --------
+    >>> read_query("SELECT id FROM orders JOIN `/data/rates` USING (day)", attempt="ask", names=["orders"]).reads
+    ('/data/rates', 'orders')
+    >>> read_query("DELETE FROM orders", attempt="ask", names=["orders"])
+    Traceback (most recent call last):
+    ...
+    spark_timely.errors.InvalidUsageError: ...found statement of kind 'DELETE' in text 'DELETE FROM orders' — hint: ...
+    """
+    if not isinstance(text, str):
+        msg = f"could not {attempt}: found text={shown(text)}"
+        raise InvalidUsageError(msg, hint="give SQL as a text")
+    _check_names(attempt, names)
+    tokens = scanned(text, attempt)
+    pieces = statements_of(tokens)
+    if len(pieces) != 1:
+        raise refused_sql(attempt, f"{len(pieces)} statements", text, "write one SELECT", "text")
+    tables = {name.lower(): name for name in names}
+    for path in (each.name for each in pieces[0] if each.kind == "quoted" and "/" in each.name):  # one turn per name
+        if tables.setdefault(path.lower(), path) != path:
+            found = f"paths {shown(path)} and {shown(tables[path.lower()])}, alike but for the case of letters,"
+            raise refused_sql(attempt, found, text, "give both plain names, with names={…}", "text")
+    reading = _Reading(text, pieces[0], attempt, tables, _UNNAMED)
+    kind = reading.kind
+    if kind not in _QUERY_WORDS and kind != "(":
+        hint = "write one SELECT: nothing else can be asked here"
+        raise refused_sql(attempt, f"statement of kind {shown(kind.upper())}", text, hint, "text")
+    return reading.statement()
 
 
 def at_time(query: str, literal: str) -> str:
@@ -490,15 +550,33 @@ def _whole(text: str, attempt: str, what: str, hint: str) -> str:
     return text[pieces[0][0].start : pieces[0][-1].end]
 
 
+_UNDECLARED: Final = ("that the task does not declare", "declare it")
+_UNNAMED: Final = ("that is not named", "name its log with names={…}, or write the path of its log in backquotes")
+
+
 class _Reading:
     """One statement while it is read."""
 
-    def __init__(self, text: str, tokens: list[Token], attempt: str, tables: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        text: str,
+        tokens: list[Token],
+        attempt: str,
+        tables: Mapping[str, str],
+        undeclared: tuple[str, str] = _UNDECLARED,
+    ) -> None:
+        self._undeclared_words = undeclared
         start = tokens[0].start
         self.text = text[start : tokens[-1].end]
         self.tokens = [Token(each.kind, each.text, each.start - start, each.end - start) for each in tokens]
         self._attempt, self._tables = attempt, tables
         self.functions: set[str] = set()
+
+    @property
+    def kind(self) -> str:
+        """The word that the statement begins with, after the queries that WITH names, in lower case."""
+        token = self.tokens[self._main()]
+        return token.word or token.text
 
     def statement(self) -> Statement:
         """Return what the statement is."""
@@ -811,8 +889,9 @@ class _Reading:
         return tuple(sorted(places, key=lambda place: place.start))
 
     def _undeclared(self, written: str) -> NoReturn:
-        names = ", ".join(sorted(self._tables.values()))
-        self._refuse(f"table {shown(written)} that the task does not declare", f"declare it, or use one of {names}")
+        names = ", ".join(sorted(self._tables.values())) or "none"
+        what, hint = self._undeclared_words
+        self._refuse(f"table {shown(written)} {what}", f"{hint}, or use one of {names}")
 
     def _check_begins(self, tokens: list[Token], begins: set[int]) -> None:
         """Refuse a text in which a table may stand where sqlglot sees none."""

@@ -64,6 +64,7 @@ from spark_timely.log.retention import (
     move_kept,
     release,
     retain,
+    retain_several,
     retained_bytes,
     retention_of,
     set_dead,
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.since import Retainer
     from spark_timely.log.machine.state import DataFile
+    from spark_timely.log.retention import Retaining
     from spark_timely.log.store.base import Store
     from spark_timely.log.store.storage import Storage
     from spark_timely.time.domain import FrontierLike, TimeDomain, TimeLike, TimeTypeName
@@ -955,6 +957,36 @@ class Log:
         after = retain(self._states, consumer, needed, owner=owner, expires=expires, clock=now, run=run, turn=turn)
         self._drop_old_files()
         return after.retainers.get(consumer)
+
+    def retain_several(
+        self, wanted: Sequence[Retaining]
+    ) -> tuple[MappingProxyType[str, Retainer], dict[str, TimelyError]]:
+        """Register, move, renew or release several retainers in one commit; one that is refused holds no other back.
+
+        Parameters
+        ----------
+        wanted : sequence of Retaining
+            Their names differ, and no text of theirs is checked here.
+
+        Returns
+        -------
+        mapping of str to Retainer
+            All of the log, after it.
+        dict of str to TimelyError
+            Those that were refused, by name: `OwnershipError`, `SinceViolationError`.
+
+        Raises
+        ------
+        LogFormatError, StorageError
+            If the log cannot be written.
+
+        Notes
+        -----
+        Cost: as `retain`, whatever their number.
+        """
+        after, refused = retain_several(self._states, wanted, clock=self._now())
+        self._drop_old_files()
+        return MappingProxyType(dict(after.retainers)), refused
 
     def release(self, consumer: str) -> None:
         """Let a retainer go, whoever owns it.

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.errors import LogDamagedError, TimelyError
+from spark_timely.errors import LogDamagedError, OwnershipError, SinceViolationError, TimelyError
 from spark_timely.log.commit import as_data_files, discard
 from spark_timely.log.files.format import FORGETFUL_VERSION
 from spark_timely.log.files.parquet import read_progress, side_by_side, write_progress_file
@@ -395,6 +395,71 @@ def retain(
         )
 
     return _changed(states, f"retain a position for consumer {name!r}", decide)
+
+
+@dataclass(frozen=True, slots=True)
+class Retaining:
+    """What is to be registered, moved, renewed or released; as `spark_timely.log.machine.since.decide_retain` takes it.
+
+    Attributes
+    ----------
+    name, owner : str
+    needed : Antichain
+        Empty releases.
+    expires : int
+        Microseconds since 1970.
+    run : str
+    turn : int or None
+    """
+
+    name: str
+    needed: Antichain
+    owner: str
+    expires: int
+    run: str = ""
+    turn: int | None = None
+
+
+def retain_several(
+    states: StreamStates, wanted: Sequence[Retaining], *, clock: int
+) -> tuple[Retention, dict[str, TimelyError]]:
+    """Register, move, renew or release several retainers in one commit; one that is refused holds no other back.
+
+    Returns
+    -------
+    Retention
+        After it.
+    dict of str to TimelyError
+        Those that were refused, by name.
+    """
+    path, domain = states.store.path, states.store.format.domain
+    refused: dict[str, TimelyError] = {}
+
+    def decide(retention: Retention) -> Retention | None:
+        refused.clear()
+        after = retention
+        for each in wanted:  # as many turns as retainers
+            try:
+                decided = decide_retain(
+                    path,
+                    domain,
+                    after,
+                    each.name,
+                    each.needed,
+                    owner=each.owner,
+                    expires=each.expires,
+                    now=clock,
+                    run=each.run,
+                    turn=each.turn,
+                )
+            except (OwnershipError, SinceViolationError) as error:
+                refused[each.name] = error
+                continue
+            if decided is not None:
+                after = replace(decided, seq=retention.seq + 1)
+        return None if after is retention else after
+
+    return _changed(states, "retain positions", decide), refused
 
 
 def release(states: StreamStates, name: str) -> Retention:

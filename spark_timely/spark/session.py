@@ -205,7 +205,9 @@ def _with_own(settings: dict[str, str], conf: dict[str, str]) -> dict[str, str]:
 
 
 def register(spark: SparkSession, /) -> None:
-    """Make ``format("timely")`` known to a session, classic or Connect. Doing it again changes nothing.
+    """Make ``format("timely")`` known to a session, classic or Connect, and the table functions of SQL.
+
+    These are ``timely_frontiers(path)`` and ``timely_progress(path)``. Doing it again changes nothing.
 
     Where the package is installed beside Spark, Spark finds the format by itself at its first use. Registering works in
     all cases, looks whether Spark's Python can import this library, and makes what cannot work fail at ``load()`` and
@@ -233,9 +235,11 @@ def register(spark: SparkSession, /) -> None:
     """
     from spark_timely.datasource.source import TimelyDataSource
     from spark_timely.spark.early import teach
+    from spark_timely.spark.table_functions import register_functions
 
     if spark.conf.get(_REGISTERED, None) != _YES:
         _register(spark, TimelyDataSource)
+        register_functions(spark)
         spark.conf.set(_REGISTERED, _YES)
     teach(spark)
 

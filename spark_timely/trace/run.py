@@ -297,9 +297,13 @@ class Run:
             raise DamagedRunError(msg)
         self.lineage = lineage
         batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
-        self._batches = [batch.replace_schema_metadata() for batch in batches]
+        batches = [batch.replace_schema_metadata() for batch in batches]
         self._size_bytes = size_bytes
-        self._hashes = [np.asarray(batch.column(0).to_numpy()) for batch in self._batches]
+        self._hashes, self._times, self._diffs = (
+            [np.asarray(batch.column(place).to_numpy()) for batch in batches] for place in range(3)
+        )
+        tables = [pa.Table.from_batches([batch]) for batch in batches]
+        self._rows = [table.select(table.schema.names[3:]) for table in tables]
         self._firsts = np.array([hashes[0] for hashes in self._hashes], np.uint64)
 
     @property
@@ -315,8 +319,8 @@ class Run:
     @property
     def schema(self) -> pa.Schema:
         """Columns of the rows."""
-        schema = self._batches[0].schema
-        return pa.schema([schema.field(number) for number in range(3, len(schema))])
+        schema: pa.Schema = self._rows[0].schema
+        return schema
 
     def look_up(self, hashes: npt.NDArray[np.uint64]) -> Iterator[Updates]:
         """Give the updates of some hashes.
@@ -330,10 +334,18 @@ class Run:
         -----
         Cost: a binary search for each hash; the pages alone are read that these touch.
         """
-        cuts = np.searchsorted(hashes, self._firsts[1:])
-        for number, mine in enumerate(np.split(hashes, cuts)):  # one turn per piece
-            if not mine.shape[0]:
-                continue
+        if hashes.shape[0] == 1:  # what a reader asks for one key waits for nothing else
+            number = int(np.searchsorted(self._firsts[1:], hashes[0], "right"))
+            first = self._hashes[number].searchsorted(hashes[0], "left")
+            stop = self._hashes[number].searchsorted(hashes[0], "right")
+            if first < stop:
+                yield self._slice(number, int(first), int(stop))
+            return
+        ends = np.empty(self._firsts.shape[0] + 1, np.intp)
+        ends[0], ends[-1] = 0, hashes.shape[0]
+        ends[1:-1] = np.searchsorted(hashes, self._firsts[1:])
+        for number in np.flatnonzero(ends[1:] > ends[:-1]).tolist():  # one turn per piece that may have some
+            mine = hashes[ends[number] : ends[number + 1]]
             found = self._hashes[number]
             low = np.searchsorted(found, mine, "left")
             # Mostly a key has one row, or none: the end is looked for only where the next one is equal.
@@ -347,15 +359,15 @@ class Run:
             n[more] = np.searchsorted(found, mine[more], "right") - low[more]
             places = np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n) + np.repeat(low, n)
             if places.shape[0]:
-                yield self._updates(self._batches[number].take(pa.array(places)))
+                yield self._taken(number, places)
 
     def between(self, first: int, last: int) -> Iterator[Updates]:
         """Give the updates whose hash is not below `first` and not above `last`, in the order of hashes; no copies."""
-        for batch, hashes in zip(self._batches, self._hashes, strict=True):  # one turn per piece
+        for number, hashes in enumerate(self._hashes):  # one turn per piece
             low = int(np.searchsorted(hashes, np.uint64(first), "left"))
             high = int(np.searchsorted(hashes, np.uint64(last), "right"))
             if low < high:
-                yield self._updates(batch.slice(low, high - low))
+                yield self._slice(number, low, high)
 
     def cuts(self, n: int) -> list[int]:
         """Return n - 1 hashes or fewer that part the run in about equal pieces."""
@@ -368,14 +380,23 @@ class Run:
             begin += hashes.shape[0]
         return sorted(set(found))
 
-    @staticmethod
-    def _updates(batch: pa.RecordBatch) -> Updates:
-        rows = pa.Table.from_batches([batch])
+    def _taken(self, number: int, places: IntArray) -> Updates:
+        low, high = int(places[0]), int(places[-1]) + 1
+        if high - low == places.shape[0]:  # as those of one key are: without copies
+            return self._slice(number, low, high)
         return Updates(
-            np.asarray(batch.column(0).to_numpy()),
-            np.asarray(batch.column(1).to_numpy()),
-            np.asarray(batch.column(2).to_numpy()),
-            rows.select(rows.schema.names[3:]),
+            self._hashes[number][places],
+            self._times[number][places],
+            self._diffs[number][places],
+            self._rows[number].take(pa.array(places)),
+        )
+
+    def _slice(self, number: int, low: int, high: int) -> Updates:
+        return Updates(
+            self._hashes[number][low:high],
+            self._times[number][low:high],
+            self._diffs[number][low:high],
+            self._rows[number].slice(low, high - low),
         )
 
 

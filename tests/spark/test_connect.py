@@ -179,3 +179,18 @@ def test_continual_tasks_through_connect_write_equal_logs(
 def test_what_went_back_is_refused_through_connect(jobs: ConnectJobs, case: Case, tmp_path: Path) -> None:
     (tmp_path / "case.json").write_text(json.dumps(case.facts()))
     check(jobs.run("connect_went_back_job", tmp_path), case.damages)
+
+
+def test_answers_through_connect(jobs: ConnectJobs, tmp_path: Path) -> None:
+    assert jobs.run("connect_answers_job", tmp_path) == {
+        "joined": [[1, "orders 1", "rates 1", 2], [2, "orders 2", "rates 2", 2]],  # as of its own time
+        "again": [[4]],
+        "all": 3,
+        "parquet": 3,
+        "csv": 3,
+        "copied": [2, 3, 4],
+        "names": [".csv"],
+        "frontiers": [["[4]", "tests"]],
+        "progress": [["0", 0], ["3", 0], ["4", 1]],
+        "peek": [4, 3],
+    }

@@ -33,6 +33,7 @@ TOURS = [
     "docs/how-to/history.md",
     "docs/how-to/continual-tasks.md",
     "docs/how-to/upserts.md",
+    "docs/how-to/answers.md",
 ]
 
 

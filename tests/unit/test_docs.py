@@ -114,8 +114,8 @@ def test_generated_page_is_that_of_the_code(reference: ModuleType, name: str) ->
 
 def test_verbs_are_those_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    verbs = re.findall(r"^    ([a-z]+)  ", capsys.readouterr().out, re.MULTILINE)
-    assert re.findall(r"^## ([a-z]+)$", (REFERENCE / "cli.md").read_text(encoding="utf-8"), re.MULTILINE) == verbs
+    verbs = re.findall(r"^    ([a-z-]+)  ", capsys.readouterr().out, re.MULTILINE)
+    assert re.findall(r"^## ([a-z-]+)$", (REFERENCE / "cli.md").read_text(encoding="utf-8"), re.MULTILINE) == verbs
 
 
 @pytest.mark.parametrize("name", [name for name in errors.__all__ if name.endswith("Error")])

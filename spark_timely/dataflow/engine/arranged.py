@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from spark_timely.dataflow.views import Replay
     from spark_timely.log import Log
 
-__all__ = ["Arrangements", "Indexing", "index_folder"]
+__all__ = ["Arrangements", "Indexing", "has_commits_of", "index_folder", "may_be_of"]
 
 _log = logging.getLogger("spark_timely.dataflow")
 
@@ -89,6 +89,32 @@ def index_folder(log: Log, look: Look) -> str | None:
         return None
     named = hashlib.sha256(json.dumps([look.key, look.columns]).encode()).hexdigest()[:16]
     return os.path.join(log.path, "_spark_timely", f"by-{named}")
+
+
+def may_be_of(spine: Spine, log: Log) -> bool:
+    """Return whether an index may be one of a log as it is, as far as that is known without a look at its commits."""
+    if spine.log_id != log.log_id:
+        return False
+    ends = log.ends()
+    if any(name not in ends for name in spine.commits):
+        return False
+    if spine.upper is None:
+        return log.frontier().is_empty
+    if log.kind != "collection":
+        return True
+    # What the log has moved up to the index's upper, or past it, would be found twice.
+    return may_read(log.since(), needed_from("collection", Antichain.of(spine.upper), log.domain.minimum))
+
+
+def has_commits_of(spine: Spine, log: Log) -> bool:
+    """Return whether the newest commits that an index has seen are those of a log (invariant 2)."""
+    try:
+        wanted = dict(spine.commits)
+        found = log.commits_of({name: seq for name, (seq, _) in wanted.items()})
+        return not other_commits(log, wanted) and all(name in found for name in wanted)
+    except TimelyError as error:
+        _log.warning("the index of log %r is not used: %s", log.path, error)
+        return False
 
 
 class Arrangements:
@@ -213,29 +239,12 @@ class Arrangements:
             # Replaced meanwhile; or damaged, and then it is made once more.
             if newest_spine(folder, newest) == newest:
                 return None
-        if newest is None or newest.log_id != log.log_id or newest.columns != _columns(leaf, look):
+        if newest is None or newest.columns != _columns(leaf, look) or not may_be_of(newest, log):
             return None
-        ends = log.ends()
-        if any(name not in ends for name in newest.commits):
-            return None
-        if newest.upper is None and not log.frontier().is_empty:
-            return None
-        if leaf.updates and newest.upper is not None:
-            # What the log has moved up to the index's upper, or past it, would be found twice.
-            needed = needed_from("collection", Antichain.of(newest.upper), leaf.domain.minimum)
-            if not may_read(log.since(), needed):
-                return None
         state = newest.number, log.generation, log.version
         if self._checked.get(look) == state:
             return newest
-        try:
-            wanted = dict(newest.commits)
-            found = log.commits_of({name: seq for name, (seq, _) in wanted.items()})
-            same = not other_commits(log, wanted) and all(name in found for name in wanted)
-        except TimelyError as error:
-            _log.warning("the index of log %r is not used: %s", log.path, error)
-            return None
-        if not same:
+        if not has_commits_of(newest, log):
             return None
         self._checked[look] = state
         return newest

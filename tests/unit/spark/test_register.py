@@ -36,12 +36,25 @@ class Conf(dict[str, str]):
     set = dict.__setitem__
 
 
+class Functions:
+    """Stands for the table functions of a session."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def register(self, name: str, function: object) -> None:
+        """Note the name."""
+        del function
+        self.names.append(name)
+
+
 class FakeSession:
     """Stands for a session whose workers run a Python of their own."""
 
     def __init__(self, python: Path, says: str = "") -> None:
         self.sparkContext = self.dataSource = self
         self.conf = Conf()
+        self.udtf = Functions()
         self.pythonExec = str(python)
         self.read = Reader(says)
         self.registered: list[type[DataSource]] = []

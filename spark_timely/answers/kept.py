@@ -1,0 +1,515 @@
+"""What a process keeps of the files of logs that it peeks into: footers as arrays, and small files decoded and sorted.
+
+Invariants
+----------
+1. A file is known by its log's id and place, its path and its size, never by a path alone: a log that was made again,
+   or restored, has other files, or files that say the same.
+2. What is kept is what was read, and no more than the budget: the files that were asked for last.
+3. What was given out never changes. Threads may ask at the same time; then something may be read twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_timely.answers.contents import DIFF
+from spark_timely.answers.keys import same_keys
+from spark_timely.canonical.row_hash import RowHasher
+from spark_timely.log.files.format import in_schema
+from spark_timely.log.files.parquet import BROKEN, corrupt, expect_columns, open_parquet
+from spark_timely.time.arrays import IntArray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from spark_timely.answers.plan import PeekPlan
+    from spark_timely.log.store.storage import Storage
+    from spark_timely.time.arrays import BoolArray
+
+__all__ = ["Footer", "KeptFiles", "Pieces", "Updates", "kept_files"]
+
+BUDGET_BYTES: Final = 64 << 20
+"""Of decoded files, and of those sorted by keys, each."""
+
+SMALL_BYTES: Final = 1 << 20
+"""A file with more is read by its row groups."""
+
+_MOST_FOOTERS: Final = 4096
+_MOST_SORTED: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """Rows of a log with their times and diffs; messages of a stream have diff 1.
+
+    Attributes
+    ----------
+    times : ndarray of int64, shape (n, k)
+    diffs : ndarray of int64, shape (n,)
+    rows : pyarrow.Table
+        n rows.
+    """
+
+    times: IntArray
+    diffs: IntArray
+    rows: pa.Table
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in memory."""
+        return int(self.times.nbytes + self.diffs.nbytes + self.rows.nbytes)
+
+    def where(self, kept: BoolArray) -> Updates:
+        """Return some of them."""
+        if kept.all():
+            return self
+        return Updates(self.times[kept], self.diffs[kept], _filtered(self.rows, kept))
+
+    def take(self, places: npt.NDArray[np.integer]) -> Updates:
+        """Return some of them, by their numbers."""
+        return Updates(self.times[places], self.diffs[places], self.rows.take(pa.array(places)))
+
+
+def together(parts: Sequence[Updates]) -> Updates:
+    """Put updates behind each other; at least one part."""
+    if len(parts) == 1:
+        return parts[0]
+    return Updates(
+        np.concatenate([part.times for part in parts]),
+        np.concatenate([part.diffs for part in parts]),
+        pa.concat_tables([part.rows for part in parts]),
+    )
+
+
+class Footer:
+    """The footer of a Parquet file, as arrays with one element for each row group.
+
+    Parameters
+    ----------
+    metadata : pyarrow.parquet.FileMetaData
+    schema : pyarrow.Schema
+        Of the file.
+
+    Attributes
+    ----------
+    n_groups : int
+    """
+
+    def __init__(self, metadata: pq.FileMetaData, schema: pa.Schema) -> None:
+        self.metadata, self.schema = metadata, schema
+        self.n_groups = metadata.num_row_groups
+        self._places = {
+            metadata.schema.column(place).path: place
+            for place in range(metadata.num_columns)  # one turn per column
+        }
+        self._bounds: dict[str, tuple[Any, Any, BoolArray, BoolArray] | None] = {}
+        self._sizes: dict[frozenset[str], IntArray] = {}
+
+    def bounds(self, column: str) -> tuple[Any, Any, BoolArray, BoolArray] | None:
+        """Return what a column has in each row group, as far as the footer tells.
+
+        Returns
+        -------
+        lows, highs : ndarray of int64 or object (bytes), shape (g,)
+            Integers in the units of the column, texts as bytes. None for the whole where nothing is known: of other
+            types.
+        known : ndarray of bool, shape (g,)
+            Where the two are known, and where the group has values at all: of others they mean nothing.
+        nulls : ndarray of bool, shape (g,)
+            Whether there may be nulls.
+        """
+        if column not in self._bounds:
+            self._bounds[column] = self._read_bounds(column)
+        return self._bounds[column]
+
+    def _read_bounds(self, column: str) -> tuple[Any, Any, BoolArray, BoolArray] | None:
+        place = self._places.get(column)
+        if place is None:
+            return None
+        kind = self.schema.field(column).type
+        whole = pa.types.is_signed_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
+        if pa.types.is_timestamp(kind) and kind.unit != "us":
+            return None
+        if not whole and not pa.types.is_string(kind):
+            return None
+        lows: list[object] = []
+        highs: list[object] = []
+        known = np.zeros(self.n_groups, np.bool_)
+        nulls = np.ones(self.n_groups, np.bool_)
+        for group in range(self.n_groups):  # one turn per row group, once per file
+            found = self.metadata.row_group(group).column(place).statistics
+            told = found is not None and found.has_min_max
+            low, high = (found.min_raw, found.max_raw) if told and whole else (0, 0)
+            if told and not whole:
+                low, high = (_bytes(each) for each in (found.min_raw, found.max_raw))
+            elif not whole:
+                low = high = b""
+            lows.append(low)
+            highs.append(high)
+            known[group] = told
+            nulls[group] = found is None or not found.has_null_count or found.null_count > 0
+        if whole:
+            return np.array(lows, np.int64), np.array(highs, np.int64), known, nulls
+        return _objects(lows), _objects(highs), known, nulls
+
+    def constant(self, column: str, groups: Sequence[int]) -> tuple[int] | None:
+        """Return the one number that a column has in all rows of some row groups, if the footer tells that.
+
+        Examples
+        --------
+        >>> sink = pa.BufferOutputStream()
+        >>> pq.write_table(pa.table({"a": [5, 5], "b": [5, 6]}), sink)
+        >>> file = pq.ParquetFile(sink.getvalue())
+        >>> footer = Footer(file.metadata, file.schema_arrow)
+        >>> footer.constant("a", [0]), footer.constant("b", [0])
+        ((5,), None)
+        """
+        bounds = self.bounds(column)
+        if bounds is None or pa.types.is_string(self.schema.field(column).type):
+            return None
+        lows, highs, known, nulls = bounds
+        mine = list(groups)
+        if not mine or not known[mine].all() or nulls[mine].any():
+            return None
+        low = int(lows[mine[0]])
+        return (low,) if (lows[mine] == low).all() and (highs[mine] == low).all() else None
+
+    def has_dictionary(self, column: str, groups: Sequence[int]) -> bool:
+        """Return whether a column of texts has a dictionary in all of some row groups."""
+        place = self._places.get(column)
+        if place is None or not pa.types.is_string(self.schema.field(column).type):
+            return False
+        return all(self.metadata.row_group(group).column(place).has_dictionary_page for group in groups)
+
+    def sizes(self, columns: frozenset[str]) -> IntArray:
+        """Return the bytes that some columns take in each row group, compressed."""
+        if columns not in self._sizes:
+            places = [place for path, place in self._places.items() if path.partition(".")[0] in columns]
+            groups = [self.metadata.row_group(group) for group in range(self.n_groups)]
+            sizes = [sum(group.column(place).total_compressed_size for place in places) for group in groups]
+            self._sizes[columns] = np.array(sizes, np.int64).reshape(self.n_groups)
+        return self._sizes[columns]
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _objects(values: Sequence[object]) -> npt.NDArray[np.object_]:
+    found = np.empty(len(values), dtype=object)
+    found[:] = values
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Row groups of a file that are to be read.
+
+    Attributes
+    ----------
+    path : str
+    groups : tuple of int
+    """
+
+    path: str
+    groups: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """Updates of small files, sorted by the hash of some columns."""
+
+    hashes: npt.NDArray[np.uint64]
+    updates: Updates
+    paths: frozenset[str]
+
+
+class KeptFiles:
+    """What is kept of the files of one log.
+
+    Parameters
+    ----------
+    budget_bytes : int
+        Of decoded files, and of those sorted by keys, each.
+    small_bytes : int
+        Files with more are not kept decoded.
+    """
+
+    def __init__(self, *, budget_bytes: int = BUDGET_BYTES, small_bytes: int = SMALL_BYTES) -> None:
+        self.small_bytes = small_bytes
+        self._budget = budget_bytes
+        self._lock = threading.Lock()
+        self._footers: OrderedDict[tuple[str, int], Footer] = OrderedDict()
+        self._decoded: OrderedDict[tuple[str, int, pa.Schema], Updates] = OrderedDict()
+        self._decoded_bytes = 0
+        self._sorted: OrderedDict[tuple[tuple[str, ...], pa.Schema], _Sorted] = OrderedDict()
+        self.files_read = 0
+        """How many files, or parts of files, were read so far: for who wants to see what is kept."""
+
+    # Footers -----------------------------------------------------------------------------------------
+
+    def footer(self, storage: Storage, path: str, size: int) -> Footer:
+        """Return the footer of a file, read where it is not kept.
+
+        Raises
+        ------
+        DataLossError
+            If the file is missing, or no Parquet file.
+        """
+        key = path, size
+        with self._lock:
+            found = self._footers.get(key)
+            if found is not None:
+                self._footers.move_to_end(key)
+                return found
+        with open_parquet(storage, path) as file:
+            found = Footer(file.metadata, file.schema_arrow)
+        with self._lock:
+            self._footers[key] = found
+            while len(self._footers) > _MOST_FOOTERS:
+                self._footers.popitem(last=False)
+        return found
+
+    def read(
+        self,
+        plan: PeekPlan,
+        size: int,
+        pieces: Pieces,
+        columns: Sequence[str],
+        choose: Callable[[pa.Table], BoolArray] | None = None,
+    ) -> Updates:
+        """Read row groups of a file.
+
+        Parameters
+        ----------
+        plan : PeekPlan
+        size : int
+            Of the file.
+        pieces : Pieces
+        columns : sequence of str
+            Of the payload.
+        choose : callable, optional
+            Is given the columns of the plan's keys, and says which rows are wanted.
+
+        Raises
+        ------
+        DataLossError
+            If the file is missing or corrupt.
+
+        Notes
+        -----
+        Cost: what is read is decoded, but for times and diffs that are the same in all rows, as the footer tells. Texts
+        that have a dictionary are looked up in it for the rows alone that are wanted.
+        """
+        footer = self.footer(plan.storage, pieces.path, size)
+        schema = _schema(plan, columns)
+        key_schema = pa.schema([]) if choose is None or plan.keys is None else plan.keys.schema
+        keys = tuple(key_schema.names)
+        own = (*plan.form.domain.columns, DIFF)
+        same = {name: found for name in schema.names if name in own and (found := footer.constant(name, pieces.groups))}
+        present = set(footer.schema.names)
+        names = [name for name in schema.names if name in present and name not in same]
+        shared = [name for name in names if keys and name not in keys and footer.has_dictionary(name, pieces.groups)]
+        source = plan.storage.open_input(pieces.path)
+        try:
+            file = pq.ParquetFile(
+                source,
+                metadata=footer.metadata,
+                read_dictionary=shared,
+                coerce_int96_timestamp_unit="us",
+                pre_buffer=False,
+                page_checksum_verification=True,
+            )
+            with file:
+                expect_columns(source, footer.metadata, pieces.groups, set(names), at_once=True)
+                table = file.read_row_groups(list(pieces.groups), columns=names, use_threads=False)
+        except BROKEN as error:
+            source.close()
+            raise corrupt(plan.storage.uri, pieces.path, error) from error
+        self.files_read += 1
+        if choose is not None and keys:
+            wanted = in_schema(table.select([name for name in keys if name in present]), key_schema)
+            table = _filtered(table, choose(wanted))
+        for name, (value,) in same.items():  # one turn per column
+            kind = footer.schema.field(name).type
+            number = pa.scalar(value, pa.int64()).cast(pa.int64())
+            whole = pa.int32() if pa.types.is_date32(kind) else pa.int64()
+            column = pa.repeat(number.cast(whole), table.num_rows)
+            table = table.append_column(
+                name, column.view(kind) if kind != whole and not pa.types.is_integer(kind) else column
+            )
+        return _updates(plan, in_schema(table, schema), columns)
+
+    # Small files -------------------------------------------------------------------------------------
+
+    def decoded(self, plan: PeekPlan, path: str, size: int) -> tuple[Updates, bool]:
+        """Return all payload columns of a small file, and whether it had to be read."""
+        payload = plan.form.payload
+        key = path, size, payload
+        with self._lock:
+            found = self._decoded.get(key)
+            if found is not None:
+                self._decoded.move_to_end(key)
+                return found, False
+        footer = self.footer(plan.storage, path, size)
+        found = self.read(plan, size, Pieces(path, tuple(range(footer.n_groups))), payload.names)
+        with self._lock:
+            if key not in self._decoded and found.size_bytes <= self._budget:
+                self._decoded[key] = found
+                self._decoded_bytes += found.size_bytes
+                while self._decoded_bytes > self._budget:  # one turn per file that has to go
+                    _, gone = self._decoded.popitem(last=False)
+                    self._decoded_bytes -= gone.size_bytes
+        return found, True
+
+    def find(self, plan: PeekPlan, files: Sequence[tuple[str, int]]) -> tuple[Updates | None, int]:
+        """Return the updates of a plan's keys in small files, and how many of these had to be read.
+
+        Parameters
+        ----------
+        plan : PeekPlan
+            With keys.
+        files : sequence of (str, int)
+            Paths and sizes.
+
+        Notes
+        -----
+        Cost: a binary search for each key, where all files are kept. Files that came since are sorted among the others.
+        """
+        assert plan.keys is not None
+        columns = tuple(plan.keys.schema.names)
+        every, n_read = self._sorted_by(plan, columns, files)
+        if every is None:
+            return None, n_read
+        wanted = RowHasher(plan.keys.schema).hash(plan.keys)
+        order = np.lexsort((wanted[:, 1], wanted[:, 0]))
+        wanted = wanted[order]
+        low = np.searchsorted(every.hashes, wanted[:, 0], "left")
+        counts = np.searchsorted(every.hashes, wanted[:, 0], "right") - low
+        # Keys that share their first half lead to the same places.
+        counts[1:][wanted[1:, 0] == wanted[:-1, 0]] = 0
+        n = int(counts.sum())
+        if not n:
+            return None, n_read
+        places = np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(low, counts)
+        found = every.updates.take(places)
+        keys = found.rows.select(columns)
+        return found.where(same_keys(RowHasher(keys.schema).hash(keys), wanted)), n_read
+
+    def _sorted_by(
+        self, plan: PeekPlan, columns: tuple[str, ...], files: Sequence[tuple[str, int]]
+    ) -> tuple[_Sorted | None, int]:
+        if not files:
+            return None, 0
+        key = columns, plan.form.payload
+        wanted = frozenset(f"{size}:{path}" for path, size in files)
+        with self._lock:
+            known = self._sorted.get(key)
+            if known is not None and known.paths == wanted:
+                self._sorted.move_to_end(key)
+                return known, 0
+        base = known if known is not None and known.paths < wanted else None
+        missing = [each for each in files if base is None or f"{each[1]}:{each[0]}" not in base.paths]
+        n_read = 0
+        parts = []
+        for path, size in missing:  # one turn per file that came since
+            found, was_read = self.decoded(plan, path, size)
+            n_read += was_read
+            parts.append(found)
+        more = together(parts)
+        keys = more.rows.select(columns)
+        hashes = np.ascontiguousarray(RowHasher(keys.schema).hash(keys)[:, 0])
+        if base is not None:
+            hashes, more = np.concatenate([base.hashes, hashes]), together([base.updates, more])
+        order = np.argsort(hashes, kind="stable")
+        ordered = more.take(order)
+        made = _Sorted(hashes[order], Updates(ordered.times, ordered.diffs, ordered.rows.combine_chunks()), wanted)
+        if made.updates.size_bytes + made.hashes.nbytes <= self._budget:
+            with self._lock:
+                self._sorted[key] = made
+                self._sorted.move_to_end(key)
+                while len(self._sorted) > _MOST_SORTED or self._sorted_bytes() > self._budget:
+                    self._sorted.popitem(last=False)
+        return made, n_read
+
+    def _sorted_bytes(self) -> int:
+        return sum(each.updates.size_bytes + each.hashes.nbytes for each in self._sorted.values())
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of decoded and sorted files that are kept."""
+        with self._lock:
+            return self._decoded_bytes + self._sorted_bytes()
+
+
+def _filtered(table: pa.Table, kept: BoolArray) -> pa.Table:
+    """Return some rows of a table; of those that stand beside each other no copy of the others is made."""
+    places = np.flatnonzero(kept)
+    n = places.shape[0]
+    if n == table.num_rows:
+        return table
+    if n and int(places[-1]) - int(places[0]) == n - 1:
+        return table.slice(int(places[0]), n)
+    return table.take(pa.array(places))
+
+
+def _schema(plan: PeekPlan, columns: Sequence[str]) -> pa.Schema:
+    form = plan.form
+    diff = (DIFF,) if form.kind == "collection" else ()
+    return pa.schema([form.data_schema.field(name) for name in (*form.domain.columns, *diff, *columns)])
+
+
+def _updates(plan: PeekPlan, table: pa.Table, columns: Sequence[str]) -> Updates:
+    n = table.num_rows
+    is_collection = plan.form.kind == "collection"
+    diffs = np.asarray(table.column(DIFF).to_numpy(), np.int64) if is_collection else np.ones(n, np.int64)
+    return Updates(plan.form.domain.from_columns(table), diffs, table.select(list(columns)))
+
+
+_MOST_LOGS: Final = 64
+_logs: OrderedDict[tuple[str, str], KeptFiles] = OrderedDict()
+_lock = threading.Lock()
+
+
+def kept_files(log_id: str, place: str) -> KeptFiles:
+    """Return what this process keeps of the files of a log (invariant 1).
+
+    Parameters
+    ----------
+    log_id : str
+    place : str
+        Where its files are.
+
+    Examples
+    --------
+    >>> kept_files("a", "/log") is kept_files("a", "/log"), kept_files("a", "/log") is kept_files("b", "/log")
+    (True, False)
+    """
+    with _lock:
+        found = _logs.get((log_id, place))
+        if found is None:
+            found = _logs[log_id, place] = KeptFiles()
+        _logs.move_to_end((log_id, place))
+        while len(_logs) > _MOST_LOGS:
+            _logs.popitem(last=False)
+        return found
+
+
+def forget_files() -> None:
+    """Let go of all that is kept, as a new process has none.
+
+    Examples
+    --------
+    >>> forget_files()
+    """
+    with _lock:
+        _logs.clear()

@@ -1,0 +1,375 @@
+"""A peek answered from the files of a log: those row groups that may hold the keys at times not later than wanted.
+
+Invariants
+----------
+1. Nothing is passed over unless bounds say that it holds none of the keys, or no update that counts: bounds are never
+   too narrow, and what has none is read.
+2. Each update of the log that counts is read once: small files from memory, others by row groups.
+3. Reading stops early only where no update that is still unread can take a row away, and nobody asked for an order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_timely.answers.contents import counted, counts_at
+from spark_timely.answers.kept import Pieces, Updates, together
+from spark_timely.answers.keys import same_keys
+from spark_timely.canonical.row_hash import RowHasher
+from spark_timely.dataflow.history.keys import one_zero
+from spark_timely.log.files.parquet import side_by_side
+from spark_timely.time.antichain import Antichain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from spark_timely.answers.kept import Footer, KeptFiles
+    from spark_timely.answers.plan import PeekPlan
+    from spark_timely.log.files.index import FileIndex
+    from spark_timely.time.arrays import BoolArray, IntArray
+
+__all__ = ["Scan", "counted_updates", "matching", "of_keys", "plan_scan", "scan", "tail_of"]
+
+# Small files are kept together, those of other times among them, as long as they have no more bytes than this.
+_MOST_SMALL_BYTES: Final = 16 << 20
+# Compressed, of row groups that are read together.
+_MOST_AT_ONCE_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What of a log's files a peek has to read.
+
+    Attributes
+    ----------
+    small : tuple of (str, int)
+        Paths and sizes of files that are kept decoded.
+    pieces : tuple of Pieces
+        Row groups of other files.
+    sizes : dict of str to int
+        Bytes of the files of `pieces`.
+    n_bytes : int
+        What has to be read of `pieces`, and of small files where they are many, compressed.
+    sorted_small : bool
+        Whether the small files are few enough to be kept sorted by the keys.
+    only_adds : bool
+        Whether no update takes a row away.
+    lower : int or None
+        Of times of one coordinate: those before it are counted elsewhere.
+    """
+
+    small: tuple[tuple[str, int], ...] = ()
+    pieces: tuple[Pieces, ...] = ()
+    sizes: dict[str, int] | None = None
+    n_bytes: int = 0
+    sorted_small: bool = True
+    only_adds: bool = False
+    lower: int | None = None
+
+    @property
+    def n_files(self) -> int:
+        """How many files it looks into."""
+        return len(self.small) + len(self.pieces)
+
+    @property
+    def n_groups(self) -> int:
+        """How many row groups it reads."""
+        return sum(len(piece.groups) for piece in self.pieces)
+
+
+def plan_scan(plan: PeekPlan, index: FileIndex, kept: KeptFiles, *, lower: int | None = None) -> Scan:
+    """Return what of a log's files a peek has to read.
+
+    Parameters
+    ----------
+    plan : PeekPlan
+    index : FileIndex
+        The files of the plan's snapshot.
+    kept : KeptFiles
+        Of the log.
+    lower : int, optional
+        Of times of one coordinate: updates before it are counted elsewhere.
+
+    Raises
+    ------
+    DataLossError
+        If a footer that is needed cannot be read.
+
+    Notes
+    -----
+    Cost: one look at arrays of all files, one at arrays of the row groups of those that are left. A footer is
+    read once.
+    """
+    low = None if lower is None else Antichain.of(lower)
+    chosen = _chosen(index, plan.at, low)
+    small = index.sizes <= kept.small_bytes
+    mine = small & chosen
+    # Those of other times too, where there are few: so the same ones are asked for at each time, and stay sorted.
+    if lower is None and mine.any() and int(index.sizes[small].sum()) <= _MOST_SMALL_BYTES:
+        mine = small
+    small_bytes = int(index.sizes[mine].sum())
+    is_few = small_bytes <= _MOST_SMALL_BYTES
+    large = np.flatnonzero(chosen & ~small).tolist()
+    pieces, sizes, n_bytes = [], {}, 0 if is_few else small_bytes
+    columns = frozenset((*plan.form.domain.columns, "_diff", *plan.read_columns))
+    for number in large:  # one turn per large file that may hold such times
+        path, size = index.paths[number], int(index.sizes[number])
+        footer = kept.footer(plan.storage, path, size)
+        may = _groups(plan, footer, lower)
+        if may.any():
+            pieces.append(Pieces(path, tuple(np.flatnonzero(may).tolist())))
+            sizes[path] = size
+            n_bytes += int(footer.sizes(columns)[may].sum())
+    only_adds = plan.form.kind == "stream" or bool((index.least_diffs[chosen] > 0).all())
+    files = tuple(zip(index.paths[mine].tolist(), index.sizes[mine].tolist(), strict=True))
+    return Scan(files, tuple(pieces), sizes, n_bytes, is_few, only_adds, lower)
+
+
+def _chosen(index: FileIndex, at: tuple[int, ...], low: Antichain | None) -> BoolArray:
+    """Return which files may hold updates that count."""
+    chosen: BoolArray = np.asarray((index.min_times <= np.array(at, np.int64)).all(axis=1))
+    if low is not None:
+        chosen &= low.beyond(index.max_times)
+    return chosen | ~index.known
+
+
+def _groups(plan: PeekPlan, footer: Footer, lower: int | None) -> BoolArray:
+    """Return which row groups of a file may hold updates that count (invariant 1)."""
+    may = np.ones(footer.n_groups, np.bool_)
+    for name, stop in zip(plan.form.domain.columns, plan.at, strict=True):  # one turn per coordinate
+        bounds = footer.bounds(name)
+        if bounds is not None:
+            lows, highs, known, _ = bounds
+            inside = lows <= stop
+            if lower is not None:
+                inside &= highs >= lower
+            may &= ~known | inside
+    if plan.keys is None:
+        return may
+    for field in plan.keys.schema:  # one turn per column of the key
+        bounds = footer.bounds(field.name)
+        if bounds is None:
+            continue
+        lows, highs, known, nulls = bounds
+        column = plan.keys.column(field.name)
+        has_null = column.null_count > 0
+        values = _comparable(column)
+        first, stop = np.searchsorted(values, lows, "left"), np.searchsorted(values, highs, "right")
+        # A group without bounds may hold anything.
+        may &= ~known | (first < stop) | (nulls & has_null)
+    return may
+
+
+def _comparable(column: pa.ChunkedArray) -> np.ndarray:
+    """Return the values of a key's column, sorted, as footers have them: integers, or texts as bytes; without null."""
+    column = pc.drop_null(column)
+    if pa.types.is_string(column.type):
+        values = np.empty(len(column), dtype=object)
+        values[:] = column.cast(pa.binary()).to_pylist()
+        return np.sort(values)
+    if pa.types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    return np.sort(np.asarray(column.cast(pa.int64()).to_numpy(), np.int64))
+
+
+def scan(plan: PeekPlan, what: Scan, kept: KeptFiles) -> tuple[pa.Table, int]:
+    """Read what a scan says; return the rows with their counts, and how many files had to be read.
+
+    Raises
+    ------
+    DataLossError
+        If a file is missing or corrupt.
+    InvalidUsageError
+        If the condition cannot be computed for a row.
+    NegativeMultiplicityError, MultiplicityOverflowError
+        If a row is there fewer than zero times, or more often than 64 bits count.
+
+    Notes
+    -----
+    Cost: what is read, one look at each update that counts, one hash and one sort of those of the keys.
+    """
+    parts: list[Updates] = []
+    n_read = 0
+    enough = plan.bound if what.only_adds and not plan.order else None
+    for part, was_read in _parts(plan, what, kept):  # one turn per file or row group
+        n_read += was_read
+        if part is not None and part.times.shape[0]:
+            parts.append(part)
+            # Copies of rows that nothing takes away (invariant 3).
+            if enough is not None and sum(_copies(each.diffs, enough) for each in parts) >= enough:
+                break
+    return counted_updates(plan, parts), n_read
+
+
+def _copies(diffs: IntArray, enough: int) -> int:
+    """Return how many copies updates bring, or `enough` if that is less."""
+    return min(int(np.minimum(diffs, min(enough, 1 << 31)).sum()), enough)
+
+
+def counted_updates(plan: PeekPlan, parts: Sequence[Updates]) -> pa.Table:
+    """Return updates that count, of the columns that rows are counted by, as rows with their counts."""
+    if not parts:
+        schema = pa.schema([plan.form.payload.field(name).with_nullable(nullable=True) for name in plan.columns])
+        return counted(plan.path, schema.empty_table(), np.empty(0, np.int64))
+    every = together(parts)
+    return counted(plan.path, every.rows, every.diffs)
+
+
+def _parts(plan: PeekPlan, what: Scan, kept: KeptFiles) -> Iterator[tuple[Updates | None, int]]:
+    """Give the updates that count, as plan says, file by file; and how many files were read for them."""
+    if what.small and plan.keys is not None and what.sorted_small:
+        found, n_read = kept.find(plan, what.small)
+        yield (None if found is None else matching(plan, found, lower=what.lower, keyed=True)), n_read
+    elif plan.storage.local:
+        for path, size in what.small:  # one turn per small file
+            found, was_read = kept.decoded(plan, path, size)
+            yield matching(plan, found, lower=what.lower), int(was_read)
+    else:
+        by_path = dict(what.small)
+        for found, was_read in side_by_side(
+            plan.storage, lambda path: kept.decoded(plan, path, by_path[path]), list(by_path)
+        ):
+            yield matching(plan, found, lower=what.lower), int(was_read)
+    choose = None if plan.keys is None else partial(of_keys, keys=plan.keys)
+    for piece in what.pieces:  # one turn per large file
+        size = (what.sizes or {})[piece.path]
+        for number, groups in enumerate(_at_once(piece, kept.footer(plan.storage, piece.path, size), plan, what)):
+            read = kept.read(plan, size, Pieces(piece.path, groups), plan.read_columns, choose)
+            yield matching(plan, read, lower=what.lower, keyed=choose is not None), int(number == 0)
+
+
+def _at_once(piece: Pieces, footer: Footer, plan: PeekPlan, what: Scan) -> Iterator[tuple[int, ...]]:
+    """Give row groups that are read together: memory holds these, and what is asked for."""
+    if len(piece.groups) == 1:
+        yield piece.groups
+        return
+    most = 0 if what.only_adds and plan.bound is not None and not plan.order else _MOST_AT_ONCE_BYTES
+    sizes = footer.sizes(frozenset((*plan.form.domain.columns, "_diff", *plan.read_columns)))
+    first, n_bytes = 0, 0
+    for number, group in enumerate(piece.groups):  # one turn per row group
+        if number > first and n_bytes + int(sizes[group]) > most:
+            yield piece.groups[first:number]
+            first, n_bytes = number, 0
+        n_bytes += int(sizes[group])
+    yield piece.groups[first:]
+
+
+def matching(plan: PeekPlan, found: Updates, *, lower: int | None = None, keyed: bool = False) -> Updates:
+    """Return of updates those that count: of the keys, at their times, and for which the condition is true.
+
+    Parameters
+    ----------
+    plan : PeekPlan
+    found : Updates
+        With all columns that are read.
+    lower : int, optional
+        As for `counts_at`.
+    keyed : bool
+        Whether they are of the keys alone.
+
+    Returns
+    -------
+    Updates
+        With the columns that rows are counted by.
+
+    Raises
+    ------
+    InvalidUsageError
+        If the condition cannot be computed for a row: whether or not the row is there at the time.
+    """
+    form = plan.form
+    forgets = form.kind == "stream" and plan.since != form.domain.minimum_frontier
+    found = found.where(counts_at(found.times, plan.at, since=plan.since if forgets else None, lower=lower))
+    if plan.keys is not None and not keyed and found.times.shape[0]:
+        found = found.where(of_keys(found.rows, plan.keys))
+    if plan.where is not None and found.times.shape[0]:
+        rows = found.rows.combine_chunks()
+        batches = rows.to_batches()
+        kept = np.concatenate([np.asarray(plan.where.holds(batch).to_numpy(zero_copy_only=False)) for batch in batches])
+        found = Updates(found.times, found.diffs, rows).where(kept)
+    return Updates(found.times, found.diffs, found.rows.select(list(plan.columns)))
+
+
+def of_keys(rows: pa.Table, keys: pa.Table) -> BoolArray:
+    """Return which rows have one of the keys, shape (n,).
+
+    Parameters
+    ----------
+    rows : pyarrow.Table
+        With the columns of the keys, in their types.
+    keys : pyarrow.Table
+        As `spark_timely.answers.keys.keys_of` gives them.
+
+    Notes
+    -----
+    Cost: one look of a column into a hash table; rows that pass are hashed as a whole, where the key has several
+    columns or one of doubles.
+
+    Examples
+    --------
+    >>> of_keys(pa.table({"k": [1, 2, None]}), pa.table({"k": [2, None]})).tolist()
+    [False, True, True]
+    """
+    # One column that tells most rows apart at once; what passes is compared as a whole.
+    name = keys.schema.names[0]
+    column, values = rows.column(name), keys.column(name)
+    if len(values) == 1 and values.null_count == 0 and not pa.types.is_floating(values.type):
+        found = pc.equal(column, values[0])
+        found = found.fill_null(False) if found.null_count else found  # noqa: FBT003 - as Arrow has it
+        near = np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+        if keys.num_columns == 1:
+            return near
+    elif not pa.types.is_floating(values.type):
+        near = np.asarray(pc.is_in(column, pc.unique(values)).to_numpy(zero_copy_only=False), np.bool_)
+        if keys.num_columns == 1:
+            return near
+    else:
+        near = np.ones(rows.num_rows, np.bool_)
+    places = np.flatnonzero(near)
+    if not places.shape[0]:
+        return near
+    mine = one_zero(rows.select(keys.schema.names).take(pa.array(places)))
+    wanted = RowHasher(keys.schema).hash(keys)
+    wanted = wanted[np.lexsort((wanted[:, 1], wanted[:, 0]))]
+    found = np.zeros(rows.num_rows, np.bool_)
+    found[places] = same_keys(RowHasher(keys.schema).hash(mine), wanted)
+    return found
+
+
+def tail_of(plan: PeekPlan, what: Scan, kept: KeptFiles) -> tuple[list[Updates], int]:
+    """Return the updates of a plan's keys in files past an index, with all columns that are read.
+
+    Returns
+    -------
+    updates : list of Updates
+        Those that count, of the keys alone.
+    n_read : int
+        How many files had to be read.
+    """
+    assert plan.keys is not None
+    found: list[Updates] = []
+    n_read = 0
+    if what.small and what.sorted_small:
+        mine, n_read = kept.find(plan, what.small)
+        if mine is not None:
+            found.append(mine)
+    elif what.small:
+        for path, size in what.small:  # one turn per file
+            every, was_read = kept.decoded(plan, path, size)
+            found.append(every.where(of_keys(every.rows, plan.keys)))
+            n_read += was_read
+    for piece in what.pieces:  # one turn per large file
+        size = (what.sizes or {})[piece.path]
+        found.append(kept.read(plan, size, piece, plan.read_columns, partial(of_keys, keys=plan.keys)))
+        n_read += 1
+    counting = [each.where(counts_at(each.times, plan.at, lower=what.lower)) for each in found]
+    names = list(plan.read_columns)
+    return [
+        Updates(each.times, each.diffs, each.rows.select(names)) for each in counting if each.times.shape[0]
+    ], n_read

@@ -1,0 +1,587 @@
+"""The verbs that answer from logs at a time: peek, subscribe, sql, copy-to, explain-timestamp.
+
+Invariants
+----------
+1. Spark starts only for what needs it: a SELECT that is no peek, a peek that would read too much, and ``copy-to``.
+2. A subscription acknowledges what was printed and flushed, and nothing else. A signal ends it between two batches.
+3. An answer that is printed is bounded: by its own limit, or by ``--max-rows``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import datetime as dt
+import decimal
+import math
+import re
+import shlex
+import signal
+import sys
+import time as clock
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice, repeat
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_timely.answers.contents import DIFF
+from spark_timely.answers.peek import SCAN_LIMIT_BYTES, PeekExplanation, peek
+from spark_timely.answers.statements import (
+    CopyStatement,
+    PeekStatement,
+    SqlStatement,
+    SubscribeStatement,
+    parse,
+    parse_order,
+)
+from spark_timely.answers.subscribe import Subscription, subscribe
+from spark_timely.answers.timestamp import TimestampExplanation, explain_timestamp
+from spark_timely.cli.output import Console, Table, cell_text, count_text, plain_value, printable
+from spark_timely.cli.parser import Run
+from spark_timely.cli.verbs import as_python, asked_log, reach, storage_options
+from spark_timely.continual.body import read_query
+from spark_timely.errors import InvalidOptionError, InvalidUsageError, ResultTooLargeError, StorageError, shown
+from spark_timely.log import Log
+from spark_timely.log.log import open_log
+from spark_timely.log.store.keys import own_options
+from spark_timely.log.store.storage import checked_options, normal_path
+
+_ROWS_AT_ONCE: Final = 1000  # not all of a large answer as objects at once
+_LOOK_S: Final = 0.2
+"""Seconds between two looks at signals and at the reader, while nothing comes."""
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def _format(options: argparse.Namespace) -> str:
+    """Return how rows are printed; refuse two answers to that."""
+    if options.json and options.format not in (None, "json"):
+        msg = f"could not read the command line: found --json with --format {options.format}"
+        raise InvalidOptionError(msg, hint="give one of them")
+    return "json" if options.json else options.format or "table"
+
+
+def _rows_of(table: pa.Table) -> Iterator[dict[str, object]]:
+    for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
+        yield from as_python(batch)
+
+
+def _print_rows(names: Sequence[str], rows: Iterator[dict[str, object]], form: str, console: Console) -> None:
+    """Write rows as a table, as CSV with a header, or as one JSON object each."""
+    table = Table(console, names, as_is=True) if form == "table" else None
+    if form == "csv":
+        console.write(_csv_line(names))
+    part = list(islice(rows, _ROWS_AT_ONCE))
+    first = True
+    while part or first:
+        if table is not None:
+            table.add([list(row.values()) for row in part])
+        for row in () if table is not None else part:
+            if form == "csv":
+                console.write(_csv_line(row.values()))
+            else:
+                console.answer(row, as_is=True)
+        first, part = False, list(islice(rows, _ROWS_AT_ONCE))
+    console.flush()
+
+
+def _csv_line(values: Iterable[object]) -> str:
+    """Return a line of CSV: null is nothing, an empty text two quotes, a quote in a text is doubled."""
+    return ",".join(map(_csv_cell, values)) + "\n"
+
+
+def _csv_cell(value: object) -> str:
+    if value is None:
+        return ""
+    plain = plain_value(value)
+    text = cell_text(plain) if isinstance(plain, bool | dict | list) else str(plain)
+    return '"' + text.replace('"', '""') + '"' if text == "" or re.search(r'[",\r\n]|^\s|\s$', text) else text
+
+
+def _explain(facts: Mapping[str, object], console: Console) -> None:
+    """Say how something was answered, on standard error: the answer may go into a pipe."""
+    said = Console(sys.stderr, json_mode=console.json_mode)
+    if said.json_mode:
+        said.answer(dict(facts))
+    else:
+        said.facts((name.replace("_", " "), cell_text(value)) for name, value in facts.items() if value != "")
+
+
+# --- peek -----------------------------------------------------------------------------------------
+
+
+def _peek(options: argparse.Namespace, console: Console) -> bool:
+    form = _format(options)
+    log = asked_log(options)
+    found: list[PeekExplanation] = []
+    try:
+        table = peek(
+            log,
+            at=options.at,
+            keys=_keys(log, options.key),
+            where=options.where,
+            select=None if options.select is None else _names(options.select),
+            order_by=None if options.order_by is None else parse_order(options.order_by),
+            limit=options.limit,
+            offset=options.offset,
+            max_bytes=options.max_bytes,
+            forgotten=options.forgotten,
+            timeout_s=options.timeout.seconds,
+            scan_limit=SCAN_LIMIT_BYTES if options.scan_limit is None else options.scan_limit,
+            explain=found.append,
+        )
+    except ResultTooLargeError as error:
+        if "scan_limit=" in error.message:
+            error.hint = "ask for keys, give a larger --scan-limit, or let Spark answer: spark-timely sql 'SELECT …'"
+        raise
+    _print_rows(table.schema.names, _rows_of(table), form, console)
+    if options.explain:
+        for each in found:
+            _explain(each.to_dict(), console)
+    return True
+
+
+def _names(text: str) -> list[str]:
+    """Return the names of columns that stand with commas between them."""
+    return [name.strip() for name in text.split(",")]
+
+
+def _keys(log: Log, pairs: Sequence[str]) -> dict[Any, list[Any]] | None:
+    """Return the keys that were given: the n-th values of several columns belong together."""
+    values: dict[str, list[object]] = {}
+    for pair in pairs:  # one turn per option
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            msg = f"could not read the command line: found --key {shown(pair)}"
+            raise InvalidOptionError(msg, hint="write --key COLUMN=VALUE; for null --where 'COLUMN IS NULL'")
+        kind = log.schema.field(name).type if name in log.schema.names else pa.string()
+        try:
+            values.setdefault(name, []).append(_key_value(text, kind))
+        except (ValueError, ArithmeticError) as error:
+            msg = f"could not read the command line: found --key {shown(pair)} for a column of type {kind}"
+            raise InvalidOptionError(msg, hint="write the value as the verb prints it with --json") from error
+    if len(values) < 2:
+        return values or None
+    counts = {name: len(found) for name, found in values.items()}
+    if len(set(counts.values())) > 1:
+        msg = f"could not read the command line: found --key with {shown(counts)} values"
+        raise InvalidOptionError(msg, hint="give as many values of each column: those of one key stand side by side")
+    return {tuple(values): list(zip(*values.values(), strict=True))}
+
+
+def _key_value(text: str, kind: pa.DataType) -> object:
+    """Return the value of a key that is written so, in a type that `peek` takes for the column."""
+    if pa.types.is_boolean(kind):
+        return {"true": True, "false": False}[text] if text in ("true", "false") else _no_value(text)
+    if pa.types.is_integer(kind):
+        return int(text) if re.fullmatch(r"[+-]?[0-9]{1,20}", text) else _no_value(text)
+    if pa.types.is_floating(kind):
+        return float(text)
+    if pa.types.is_decimal(kind):
+        return decimal.Decimal(text)
+    if pa.types.is_binary(kind):
+        return base64.b64decode(text, validate=True)
+    if pa.types.is_timestamp(kind) and kind.tz is None:
+        return dt.datetime.fromisoformat(text)
+    return text
+
+
+def _no_value(text: str) -> object:
+    msg = f"no value: {text!r}"
+    raise ValueError(msg)
+
+
+# --- subscribe ------------------------------------------------------------------------------------
+
+
+class _Signals:
+    """Lets the first signal to end be noticed between two batches; the next one interrupts at once.
+
+    A signal that is ignored, as in the background of a script, stays so; outside the main thread none is taken.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def _take(self, number: int, _: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    @contextmanager
+    def taken(self) -> Iterator[_Signals]:
+        """Take signals until the end, and leave them as they were."""
+        before: dict[signal.Signals, Any] = {}
+        with suppress(ValueError):  # not the main thread
+            for number in (signal.SIGINT, signal.SIGTERM):  # two turns
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    before[number] = signal.signal(number, self._take)
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():  # two turns at most
+                signal.signal(number, handler)
+
+
+def _subscribe(options: argparse.Namespace, console: Console) -> bool:
+    storage = storage_options(options)
+    reach(options.log, storage)
+    asked: dict[str, Any] = {
+        "as_of": options.as_of,
+        "at_least": options.at_least,
+        "up_to": options.up_to,
+        "snapshot": not options.no_snapshot,
+        "forgotten": options.forgotten,
+        "progress": options.progress,
+        "envelope": options.envelope,
+        "key": None if options.key is None else _names(options.key),
+        "order_by": None if options.order_by is None else parse_order(options.order_by),
+        "name": options.name,
+        "expiry": options.expiry,
+        "resume_from": options.resume_from,
+        "max_bytes": options.max_bytes,
+        "poll_s": None if options.poll is None else options.poll.seconds,
+    }
+    timeout_s = math.inf if options.timeout is None else options.timeout.seconds
+    return _follow(options.log, storage, asked, console, fetch=options.fetch, timeout_s=timeout_s)
+
+
+def _follow(
+    path: str,
+    storage: Mapping[str, str] | None,
+    asked: Mapping[str, Any],
+    console: Console,
+    *,
+    fetch: int | None = None,
+    timeout_s: float = math.inf,
+) -> bool:
+    """Print what a subscription gives, until it ends or is ended."""
+    with _Signals().taken() as signals:
+        with subscribe(path, storage_options=storage, **asked) as subscription:
+            try:
+                _print_changes(subscription, console, signals, fetch=fetch, timeout_s=timeout_s)
+            finally:
+                flushed = subscription.position
+        if signals.asked:
+            _say_position(subscription, flushed)
+            raise KeyboardInterrupt
+    return True
+
+
+def _print_changes(
+    subscription: Subscription,
+    console: Console,
+    signals: _Signals,
+    *,
+    fetch: int | None,
+    timeout_s: float,
+    now: Callable[[], float] = clock.monotonic,
+) -> None:
+    """Print batches as they come, each as JSON lines that are flushed; or the first rows, if that many are wanted."""
+    acknowledged = subscription.position
+    until = now() + timeout_s
+    while not (signals.asked or subscription.has_ended):  # one turn per batch or look
+        console.check_reader()
+        left_s = max(until - now(), 0.0)
+        wait_s = min(left_s, _LOOK_S)
+        if fetch is None:
+            batch = subscription.next_batch(timeout_s=wait_s)
+            rows = None if batch is None else batch.rows
+        else:
+            rows = subscription.fetch(fetch, timeout_s=wait_s)
+        came = rows is not None and rows.num_rows > 0
+        if rows is not None and came:
+            for row in _rows_of(rows):
+                console.answer(row, as_is=True)
+            console.flush()
+        if subscription.name is not None and subscription.position not in (None, acknowledged):
+            acknowledged = subscription.position
+            subscription.acknowledge(acknowledged)
+        if fetch is not None and (came or not fetch):
+            return
+        if came:
+            until = now() + timeout_s
+        elif left_s <= wait_s and (rows is None or fetch is not None):
+            return  # not for a batch without rows: behind it there may be one that has some
+
+
+def _say_position(subscription: Subscription, position: Any) -> None:  # noqa: ANN401 - as the subscription has it
+    """Say how to continue, on standard error."""
+    if position is None:
+        return
+    words = ["--resume-from", subscription.domain.render_frontier(position)]
+    if subscription.domain.arity > 1:
+        words += ["--as-of", str(subscription.as_of)]
+    with suppress(OSError, StorageError):
+        Console(sys.stderr, json_mode=False).line(printable(f"spark-timely: to continue, add {shlex.join(words)}"))
+
+
+# --- sql ------------------------------------------------------------------------------------------
+
+
+def _sql(options: argparse.Namespace, console: Console) -> bool:
+    form = _format(options)
+    statement = parse(options.text, names=_tables(options.name))
+    if isinstance(statement, SubscribeStatement):
+        return _sql_subscribe(statement, options, console)
+    source = statement.source if isinstance(statement, CopyStatement) else statement
+    times = _times(source, options)
+    if isinstance(statement, CopyStatement):
+        if options.format is not None:
+            msg = f"could not read the command line: found --format {options.format} with COPY"
+            raise InvalidOptionError(msg, hint="write COPY … TO … WITH (FORMAT = 'csv')")
+        return _sql_copy(statement, times, options, console)
+    if isinstance(source, PeekStatement):
+        names, rows = _sql_peek(source, times, options, console)
+    else:
+        names, rows = _sql_spark(source, times, options, console)
+    _print_rows(names, rows, form, console)
+    return True
+
+
+def _tables(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the logs that tables of a text stand for."""
+    tables: dict[str, str] = {}
+    for pair in pairs:  # one turn per option
+        name, equals, path = pair.partition("=")
+        if not equals or not name or not path or name.lower() in map(str.lower, tables):
+            msg = f"could not read the command line: found --name {shown(pair)}"
+            raise InvalidOptionError(msg, hint="write --name TABLE=LOG, once for each table")
+        tables[name] = path
+    return tables
+
+
+def _times(statement: PeekStatement | SqlStatement | SubscribeStatement, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the time that is asked for, in the statement or beside it."""
+    said = statement.as_of is not None or statement.at_least is not None
+    given = options.as_of is not None or options.at_least is not None
+    if given and (said or None not in (options.as_of, options.at_least)):
+        msg = "could not read the command line: found several times to answer at"
+        raise InvalidOptionError(msg, hint="write AS OF in the statement, or give --as-of or --at-least")
+    if given:
+        return {"as_of": options.as_of, "at_least": options.at_least}
+    return {"as_of": statement.as_of, "at_least": statement.at_least}
+
+
+def _storage_of(path: str, options: argparse.Namespace) -> dict[str, str] | None:
+    """Return the storage options that a log takes of those that were given for all."""
+    place = normal_path(path)
+    return own_options(place, checked_options(storage_options(options), place)) or None
+
+
+def _opened(statement: PeekStatement | SubscribeStatement, options: argparse.Namespace) -> Log:
+    path = str(statement.target)
+    storage = _storage_of(path, options)
+    reach(path, storage)
+    return open_log(path, storage_options=storage)
+
+
+def _sql_peek(
+    statement: PeekStatement, times: Mapping[str, Any], options: argparse.Namespace, console: Console
+) -> tuple[list[str], Iterator[dict[str, object]]]:
+    """Answer a peek: as SQL has rows, each as often as it is there."""
+    log = _opened(statement, options)
+    asked = statement.arguments(log.schema.names)
+    most, limit = options.max_rows, asked["limit"]
+    # Without a time that was asked for, as Spark's SQL chooses it.
+    chosen = explain_timestamp(log, **times)
+    found: list[PeekExplanation] = []
+
+    def job(plan: Any) -> pa.Table:  # noqa: ANN401 - a plan, for Spark
+        from spark_timely.spark.peek_job import peek_job
+
+        return peek_job(_spark(options))(plan)
+
+    table = peek(
+        log,
+        at=np.array(chosen.time, np.int64),
+        **{**asked, "limit": most + 1 if limit is None else min(limit, most + 1)},
+        forgotten=options.forgotten,
+        timeout_s=options.timeout.seconds,
+        job=job,
+        explain=found.append,
+    )
+    if options.explain:
+        for each in found:
+            _explain(each.to_dict(), console)
+    _check_rows(sum(table[DIFF].to_pylist()), most)
+    names = [name for name in table.schema.names if name != DIFF]
+
+    def rows() -> Iterator[dict[str, object]]:
+        for row in _rows_of(table):
+            copies = row.pop(DIFF)
+            yield from repeat(row, copies if isinstance(copies, int) else 0)
+
+    return names, rows()
+
+
+def _check_rows(n_rows: int, most: int) -> None:
+    if n_rows > most:
+        msg = f"could not print the answer: found more than {count_text(most, 'row')}"
+        raise ResultTooLargeError(msg, hint="add a LIMIT, give a larger --max-rows, or write files with COPY … TO")
+
+
+def _sql_spark(
+    statement: SqlStatement, times: Mapping[str, Any], options: argparse.Namespace, console: Console
+) -> tuple[list[str], Iterator[dict[str, object]]]:
+    frame, chosen = _frame(statement.query, times, options)
+    twice = [name for name, n in Counter(frame.columns).items() if n > 1]
+    if twice:
+        msg = f"could not print the answer: found several columns {shown(twice[0])}"
+        raise InvalidUsageError(msg, hint="name them apart: SELECT a.id AS id, b.id AS other")
+    table = frame.limit(options.max_rows + 1).toArrow()
+    if options.explain:
+        _explain({"way": "spark"} | chosen.to_dict(), console)
+    _check_rows(table.num_rows, options.max_rows)
+    zoned = [
+        column.cast(pa.timestamp("us", "UTC"))
+        if pa.types.is_timestamp(column.type) and column.type.tz is not None
+        else column
+        for column in table.columns
+    ]
+    return table.column_names, _rows_of(pa.table(zoned, names=table.column_names))
+
+
+def _frame(query: str, times: Mapping[str, Any], options: argparse.Namespace) -> tuple[Any, TimestampExplanation]:
+    """Return the DataFrame of a query of Spark's, at one time, and what that time follows from."""
+    names, storage = _tables(options.name), storage_options(options)
+    # What is wrong with text, logs or time is known before Spark has started.
+    reads = read_query(query, attempt="run a query at one time", names=list(names)).reads
+    if not reads:
+        msg = f"could not run a query at one time: found no table of a log in {shown(query)}"
+        raise InvalidUsageError(msg, hint="read a log by its name, with --name TABLE=LOG, or by its path in backquotes")
+    chosen = explain_timestamp({name: names.get(name, name) for name in reads}, **times, storage_options=storage)
+    spark = _spark(options)
+    from spark_timely.spark.at_one_time import sql
+
+    frame = sql(
+        spark,
+        query,
+        names=names,
+        as_of=np.array(chosen.time, np.int64),
+        forgotten=options.forgotten,
+        timeout_s=options.timeout.seconds,
+        storage_options=storage,
+    )
+    return frame, chosen
+
+
+def _sql_subscribe(statement: SubscribeStatement, options: argparse.Namespace, console: Console) -> bool:
+    for name, value in (("--format", options.format), ("--explain", options.explain)):  # two turns
+        if value and value != "json":
+            msg = f"could not read the command line: found {name} with SUBSCRIBE"
+            raise InvalidOptionError(msg, hint="leave it out: what changes is printed as JSON, a line for each row")
+    log = _opened(statement, options)
+    asked = statement.arguments(log.schema.names) | _times(statement, options) | {"forgotten": options.forgotten}
+    return _follow(log.path, _storage_of(log.path, options), asked, console)
+
+
+# --- Spark ----------------------------------------------------------------------------------------
+
+_SETTINGS: Final = {
+    "spark.log.level": "ERROR",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # What is printed is UTC, wherever it is printed.
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def _spark(options: argparse.Namespace) -> Any:  # noqa: ANN401 - a session; Spark is not loaded before
+    """Start Spark in this process, and return its session; it ends with the process."""
+    try:
+        from spark_timely.spark.session import session
+    except ImportError as error:
+        msg = f"could not start Spark: found {shown(error)}"
+        raise InvalidUsageError(msg, hint="run pip install 'spark-timely[spark]'") from error
+    return session("spark-timely", master=options.master, delta=False, **_SETTINGS)
+
+
+def _sql_copy(
+    statement: CopyStatement, times: Mapping[str, Any], options: argparse.Namespace, console: Console
+) -> bool:
+    source = statement.source
+    settings: dict[str, Any] = {"format": statement.format}
+    if statement.max_file_bytes is not None:
+        settings["max_file_bytes"] = statement.max_file_bytes
+    if isinstance(source, PeekStatement) and not (source.order_by or source.offset or source.limit is not None):
+        asked = source.arguments(_opened(source, options).schema.names)
+        settings |= {"where": asked["where"], "select": asked["select"]}
+        return _copied(str(source.target), statement.folder, times, settings, options, console)
+    frame, _ = _frame(source.query, times, options)
+    return _copied(frame, statement.folder, None, settings, options, console)
+
+
+def _copy_to(options: argparse.Namespace, console: Console) -> bool:
+    settings: dict[str, Any] = {"format": options.format, "where": options.where}
+    settings["select"] = None if options.select is None else _names(options.select)
+    if options.max_file_size is not None:
+        settings["max_file_bytes"] = options.max_file_size
+    reach(options.log, _storage_of(options.log, options))
+    times = {"as_of": options.as_of, "at_least": options.at_least}
+    return _copied(options.log, options.folder, times, settings, options, console)
+
+
+def _copied(
+    target: Any,  # noqa: ANN401 - a path or a DataFrame
+    folder: str,
+    times: Mapping[str, Any] | None,
+    settings: Mapping[str, Any],
+    options: argparse.Namespace,
+    console: Console,
+) -> bool:
+    """Copy, and print how many rows that was."""
+    as_of = None
+    if times is not None:
+        log = open_log(target, storage_options=_storage_of(target, options))
+        as_of = np.array(explain_timestamp(log, **times).time, np.int64)
+    spark = _spark(options)
+    from spark_timely.spark.copy_to import copy_to
+
+    n_rows = copy_to(
+        spark,
+        target,
+        folder,
+        as_of=as_of,
+        **settings,
+        forgotten=options.forgotten,
+        timeout_s=options.timeout.seconds,
+        storage_options=storage_options(options),
+    )
+    if console.json_mode:
+        console.answer({"rows": n_rows, "folder": folder})
+    else:
+        console.line(printable(f"{count_text(n_rows, 'row')} copied to {folder}"))
+    return True
+
+
+# --- explain-timestamp ----------------------------------------------------------------------------
+
+
+def _explain_timestamp(options: argparse.Namespace, console: Console) -> bool:
+    logs = []
+    for path in options.logs:  # one turn per log
+        storage = _storage_of(path, options)
+        reach(path, storage)
+        logs.append(open_log(path, storage_options=storage))
+    found = explain_timestamp(logs, as_of=options.as_of, at_least=options.at_least)
+    if console.json_mode:
+        console.answer(found.to_dict())
+    else:
+        for line in str(found).splitlines():
+            console.line(printable(line))
+    return True
+
+
+RUNS: Mapping[str, Run] = {
+    "peek": _peek,
+    "subscribe": _subscribe,
+    "sql": _sql,
+    "copy-to": _copy_to,
+    "explain-timestamp": _explain_timestamp,
+}

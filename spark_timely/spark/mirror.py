@@ -1,0 +1,653 @@
+"""A collection as a plain Delta table of its current contents, which any reader can query.
+
+Each step brings the table from one upper of the log to the next by one MERGE. What the step was is recorded in the same
+commit: `Position`, as text in the commit's own metadata. So a table says by itself how far it is, and a step that was
+killed has either happened or not.
+
+Invariants
+----------
+1. The table as of any of its own commits equals the contents of the log at the upper that the commit records.
+2. A position names the log by its id and its newest commits, and the upper as a frontier: another log in its place, or
+   one that was put back, is refused. The number of a step only orders the steps of one log among themselves.
+3. A commit is made once: Delta refuses, or passes over, a second one of the same number, and after every attempt the
+   table is asked what it has.
+4. Nobody else may have changed the rows or columns. Every commit of the table since the position that was planned from
+   is looked at; what moves files about, as OPTIMIZE does, changes no row.
+5. Settings that stamp commits belong to a session of the mirror's own: no other write of the user gets them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import threading
+import time as clock
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+
+from pyspark.sql import functions as F
+
+from spark_timely.errors import (
+    DataLossError,
+    InvalidUsageError,
+    LogFormatError,
+    NegativeMultiplicityError,
+    OwnershipError,
+    SchemaMismatchError,
+    SinceViolationError,
+    StorageError,
+    TimelyError,
+    UpperMismatchError,
+    shown,
+)
+from spark_timely.log import Log
+from spark_timely.log.cut import Cut
+from spark_timely.log.cut import cut as cut_of
+from spark_timely.log.log import open_log
+from spark_timely.log.machine.since import may_read, needed_by_changes
+from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.store.keys import own_options
+from spark_timely.log.store.storage import checked_options, has_table, normal_path
+from spark_timely.log.store.urls import same_place
+from spark_timely.log.wait import wait_until
+from spark_timely.masking import masked_logger
+from spark_timely.spark.at_one_time import rows_between
+from spark_timely.spark.base.compat import is_remote
+from spark_timely.spark.base.schema import spark_schema
+from spark_timely.spark.collection import held_or_error, refuse_maps, sql_text
+from spark_timely.spark.scan import quoted, spark_root
+from spark_timely.spark.seen import DIFF, StepViews, listed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_timely.time.antichain import Antichain
+
+__all__ = ["COUNT", "Mirror", "MirrorStep", "Position", "mirror_to"]
+
+_logger = masked_logger("spark_timely.answers")
+
+COUNT: Final = "_count"
+"""The column of a mirror without a key that says how often a row is contained."""
+
+# Of a table with others' commits between ours this many are looked at first, then ten times as many, and so on.
+_HISTORY: Final = 50
+_TRIES: Final = 20
+
+# What changes neither rows nor columns, as Delta calls it.
+_HARMLESS: Final = frozenset({
+    "ADD CONSTRAINT", "ANALYZE", "CLUSTER BY", "COMPUTE STATISTICS", "DROP CONSTRAINT", "OPTIMIZE", "REORG",
+    "SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPDATE COLUMN METADATA", "UPGRADE PROTOCOL", "VACUUM END",
+    "VACUUM START",
+})  # fmt: skip
+
+_APP: Final = "spark.databricks.delta.write.txnAppId"
+_NUMBER: Final = "spark.databricks.delta.write.txnVersion"
+_SAID: Final = "spark.databricks.delta.commitInfo.userMetadata"
+
+# What Delta says to the one that came second.
+_LOST: Final = re.compile(
+    r"DELTA_CONCURRENT_|DELTA_PATH_EXISTS|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED|PATH_ALREADY_EXISTS"
+    r"|Concurrent(Append|Delete\w+|Transaction|Write)Exception|(Metadata|Protocol)ChangedException"
+)
+_LEFT: Final = re.compile(r"_delta_log|\.?part-.*\.parquet(\.crc)?|_temporary|\..*")
+_OURS: Final = re.compile(r"\[(TIMELY_\w+)\] (could not .*?)(?: — hint: ([^\n]*?))?(?= SQLSTATE|\n|$)")
+_KEY_CONDITION: Final = InvalidUsageError.condition
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What the commit of a step records: all that the next one needs.
+
+    Attributes
+    ----------
+    cut : Cut
+        The log by its id and newest commits, and the upper up to which the table has its contents.
+    number : int
+        Of the step, from 0.
+    planned_on : int
+        The version of the table that it was planned on, up to which nobody else had changed it; -1 for the first.
+    key : tuple of str
+        The columns of the key; empty where the table counts rows.
+    columns : str
+        A digest of the names and types of the table's columns.
+    attempt : str
+        Another one for each attempt: so whoever made it knows that it was its own.
+    """
+
+    cut: Cut
+    number: int
+    planned_on: int
+    key: tuple[str, ...]
+    columns: str
+    attempt: str
+
+    def to_text(self) -> str:
+        """Return it as the text that a commit records."""
+        said = {
+            "timely": "mirror", "version": 1, "number": self.number, "planned_on": self.planned_on,
+            "key": list(self.key), "columns": self.columns, "attempt": self.attempt,
+            "cut": self.cut.to_json(),
+        }  # fmt: skip
+        return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str | None) -> Position | None:
+        """Read what a commit records; None if it is nothing of a mirror's.
+
+        Raises
+        ------
+        LogFormatError
+            If a later version of the library wrote it.
+
+        Examples
+        --------
+        >>> print(Position.from_text("by hand"))
+        None
+        """
+        try:
+            said = json.loads(text or "")
+        except ValueError:
+            return None
+        if not isinstance(said, Mapping) or said.get("timely") != "mirror":
+            return None
+        if said["version"] != 1:
+            msg = f"could not read the position of a mirror: found version={said['version']!r}, known is 1"
+            raise LogFormatError(msg, hint="upgrade spark-timely: a newer version wrote it")
+        return cls(
+            Cut.from_json(said["cut"]), int(said["number"]), int(said["planned_on"]), tuple(said["key"]),
+            str(said["columns"]), str(said["attempt"]),
+        )  # fmt: skip
+
+
+How = Literal["created", "merged", "replaced", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorStep:
+    """What a step has done.
+
+    Attributes
+    ----------
+    how : str
+        ``created``, ``merged``, ``replaced`` (the whole table, for the log has forgotten what changed, or has other
+        columns), or ``nothing``.
+    lower : Antichain or None
+        The upper before it; None where there was no table.
+    upper : Antichain
+        The upper that the table has now.
+    """
+
+    how: How
+    lower: Antichain | None
+    upper: Antichain
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a table says of itself: its newest version, and its position there."""
+
+    version: int
+    position: Position
+
+
+def mirror_to(
+    spark: SparkSession,
+    target: str | os.PathLike[str] | Log,
+    table_path: str | os.PathLike[str],
+    /,
+    *,
+    key: str | Sequence[str] | None = None,
+    expiry: str | None = "7 days",
+    storage_options: Mapping[str, str] | None = None,
+) -> Mirror:
+    """Return what keeps a Delta table at the current contents of a collection log.
+
+    Nothing is written before its `step`. Several may keep one table, on several machines: one of them makes each step,
+    the others continue from there.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+        Classic or Connect, with Delta's SQL extension and catalog.
+    target : path or Log
+        A collection log.
+    table_path : path or URL
+        Of the table: a mirror of this very log, or nothing yet.
+    key : str or sequence of str, optional
+        Columns that no two rows of the contents share: then the table has the log's columns, a row for each key.
+        Without a key it has each distinct row once, and in ``_count`` how often it is contained.
+    expiry : str, optional
+        How long the log keeps what the table does not have yet, from each step on. Beyond that, or with None, it may
+        forget it: then the table is replaced whole.
+    storage_options : mapping of str to str, optional
+        Credentials and settings for cloud URLs, of log and table. Spark itself writes with those of its session.
+
+    Raises
+    ------
+    InvalidUsageError
+        If the log is no collection, or has no such column; or the session cannot be copied.
+    LogMissingError
+        If there is no log.
+
+    Examples
+    --------
+    ::
+
+        mirror = spark_timely.mirror_to(spark, "/data/accounts", "/tables/accounts", key="id")
+        mirror.step()  # once; or `for step in mirror.follow(): …`
+        spark.table("delta.`/tables/accounts`").show()
+    """
+    place = normal_path(table_path)
+    paths = [place] if isinstance(target, Log) else [place, normal_path(target)]
+    options = checked_options(storage_options, *paths)
+    log = (
+        target
+        if isinstance(target, Log)
+        else open_log(paths[1], storage_options=own_options(paths[1], options) or None)
+    )
+    columns = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+    return Mirror(spark, log, place, key=columns, expiry=expiry, storage_options=own_options(place, options))
+
+
+class Mirror:
+    """Keeps a Delta table at the contents of a log. Made by `mirror_to`.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+    log : Log
+    table_path : str
+    key : tuple of str
+        Empty: rows are counted.
+    expiry : str or None
+    storage_options : mapping
+        Of the table.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log: Log,
+        table_path: str,
+        *,
+        key: Sequence[str] = (),
+        expiry: str | None = "7 days",
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.log, self.table_path, self.key, self._expiry = log, table_path, tuple(key), expiry
+        self._attempt = f"mirror log {log.path!r} to {shown(table_path)}"
+        self._check()
+        self._storage = open_storage(table_path, storage_options or None)
+        self._spark = _own_session(spark, self._attempt)
+        self._name = spark_root(spark, self._storage)
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Mirror({self.log.path!r}, {self.table_path!r}, key={list(self.key)!r})"
+
+    def _check(self) -> None:
+        log, names = self.log, self.log.schema.names
+        if log.kind != "collection":
+            msg = f"could not {self._attempt}: found a {log.kind} log"
+            raise InvalidUsageError(
+                msg, hint="mirror a collection log; messages are copied with replay, or with copy_to"
+            )
+        if same_place(log.path, self.table_path):
+            msg = f"could not {self._attempt}: found the log itself as the table"
+            raise InvalidUsageError(msg, hint="give the path of another table")
+        unknown = [name for name in self.key if name not in names]
+        if unknown or len(set(self.key)) < len(self.key):
+            found = f"no column {unknown[0]!r}" if unknown else f"key={shown(list(self.key))}"
+            msg = f"could not {self._attempt}: found {found}"
+            raise InvalidUsageError(msg, hint=f"choose each column of the key once, among {shown(names)}")
+
+    # Steps --------------------------------------------------------------------------------------------
+
+    def step(self) -> MirrorStep:
+        """Bring the table to the log's present upper; nothing happens where it is there already.
+
+        Raises
+        ------
+        InvalidUsageError
+            If there is another table in its place, or one with another key; two rows of the contents share a key; or a
+        column is or contains a map.
+        DataLossError
+            If others have changed its rows, it was restored, or another log is in the place of its own.
+        SchemaMismatchError
+            If others have changed its columns.
+        NegativeMultiplicityError
+            If a row would be contained fewer than zero times.
+        UpperMismatchError
+            If others were first again and again.
+
+        Notes
+        -----
+        Cost: the files of the log that may have changes between the two uppers are read, and the files of the table
+        that have rows which change are written again, as by any MERGE. A table that is made, or replaced, is read and
+        written whole.
+        """
+        with self._lock:
+            for _ in range(_TRIES):  # a turn for each lost race
+                self.log.refresh()
+                done = self._try()
+                if done is not None:
+                    self._retain(done.upper)
+                    return done
+        msg = f"could not {self._attempt}: found that others were first {_TRIES} times"
+        raise UpperMismatchError(msg, hint="let fewer processes keep one table, or call step again")
+
+    def follow(self, *, poll_s: float = 1.0, timeout_s: float | None = None) -> Iterator[MirrorStep]:
+        """Make steps as the log moves on, and yield each that did something; end when the log is complete.
+
+        Parameters
+        ----------
+        poll_s : float
+            Seconds between two looks.
+        timeout_s : float, optional
+            How long to follow; for ever unless given.
+        """
+        until = None if timeout_s is None else clock.monotonic() + timeout_s
+        while True:  # as many turns as uppers
+            done = self.step()
+            if done.how != "nothing":
+                yield done
+            left = float("inf") if until is None else until - clock.monotonic()
+            if not done.upper or not wait_until(self._passed(done.upper), timeout_s=left, poll_s=poll_s):
+                return
+
+    def _passed(self, upper: Antichain) -> Callable[[float], bool]:
+        """Return what looks whether the log has another upper by now."""
+
+        def look(_: float) -> bool:
+            self.log.refresh()
+            return self.log.frontier() != upper
+
+        return look
+
+    def position(self) -> Position | None:
+        """Return how far the table is, by itself; None where there is none.
+
+        Raises
+        ------
+        InvalidUsageError, DataLossError, SchemaMismatchError
+            As of `step`.
+        """
+        found = self._look()
+        return None if found is None else found.position
+
+    def _try(self) -> MirrorStep | None:
+        """Make one attempt; None where somebody else was first."""
+        found = self._look()
+        # Of one snapshot with the files that are read: since never passes what the upper of a snapshot needs.
+        cut = cut_of([self.log])
+        upper, before = cut.frontier, None if found is None else found.position
+        lower = None if before is None else before.cut.frontier
+        if lower is not None and (lower == upper or not lower.less_equal_frontier(upper)):
+            # Where the table is further, this handle has not seen yet what another one has.
+            return MirrorStep("nothing", lower, lower)
+        number, planned_on = (0, -1) if found is None else (found.position.number + 1, found.version)
+        after = Position(cut, number, planned_on, self.key, self._columns(), uuid.uuid4().hex[:16])
+        how: How = "created"
+        if before is not None and lower is not None:
+            how = "merged" if before.columns == after.columns and self._tells_changes(lower) else "replaced"
+        error: Exception | None = None
+        try:
+            if how == "merged":
+                self._merge(rows_between(self._spark, self.log, lower, upper), after)
+            else:
+                self._write(how, after)
+        except Exception as raised:  # noqa: BLE001 - of Spark, of Py4J, of Connect: the table says what has happened
+            error = raised
+        now = self._look()
+        if now is not None and now.position == after:
+            return MirrorStep(how, lower, upper)
+        moved = (None if now is None else now.position) != before
+        if error is None or moved or _LOST.search(str(error)):
+            return None
+        self._refuse(error)
+
+    def _tells_changes(self, lower: Antichain) -> bool:
+        """Whether the log still tells what changed from a frontier on."""
+        minimum = self.log.domain.minimum
+        return lower == self.log.domain.minimum_frontier or may_read(
+            self.log.since(), needed_by_changes(lower, minimum)
+        )
+
+    def _write(self, how: How, after: Position) -> None:
+        """Write the whole table, in one commit that records the position."""
+        upper = after.cut.frontier
+        rows = rows_between(self._spark, self.log, None, upper)
+        refuse_maps(rows, self._attempt, InvalidUsageError)
+        said = {"userMetadata": after.to_text(), "txnAppId": self._app(), "txnVersion": str(after.number)}
+        writer = self._whole(rows, upper).write.format("delta").options(**said)
+        if how == "created":
+            writer.mode("error").save(self._name)
+        else:
+            writer.mode("overwrite").option("overwriteSchema", "true").save(self._name)
+
+    def _app(self) -> str:
+        return f"timely-mirror {self.log.log_id}"
+
+    def _columns(self) -> str:
+        """Return the digest of the columns that the table of the log's present columns has."""
+        shape = spark_schema(self.log.schema)
+        fields = [(each.name, each.dataType.simpleString()) for each in shape.fields]
+        return _digest(fields if self.key else [*fields, (COUNT, "bigint")])
+
+    def _whole(self, rows: DataFrame, upper: Antichain) -> DataFrame:
+        """Return the rows of the table for the sums of all updates: invariant 1."""
+        names = self.log.schema.names
+        what = f"log {self.log.path!r} before {self.log.domain.render_frontier(upper)}"
+        held = rows.withColumn(DIFF, F.expr(held_or_error(DIFF, what)))
+        if not self.key:
+            return held.withColumnRenamed(DIFF, COUNT)
+        grouped = held.groupBy(*(quoted(name) for name in self.key)).agg(
+            F.sum(DIFF).alias(DIFF), F.any_value(F.struct(*map(quoted, names))).alias("_row")
+        )
+        row = F.expr(f"CASE WHEN {DIFF} = 1 THEN _row ELSE {self._violated('_row', f'struct<{self._shape()}>')} END")
+        return grouped.select(row.alias("_row")).select("_row.*")
+
+    def _shape(self) -> str:
+        """Return the fields of a row, as SQL writes a struct's type."""
+        fields = spark_schema(self.log.schema).fields
+        return ", ".join(f"{listed([each.name])}: {each.dataType.simpleString()}" for each in fields)
+
+    def _violated(self, row: str, kind: str) -> str:
+        """Return, in SQL, the failure of a key that two rows share."""
+        keys = ", ".join(f"{row}.{listed([name])}" for name in self.key)
+        begin = f"[{_KEY_CONDITION}] could not {self._attempt}: found two rows or more of key {list(self.key)!r}="
+        end = " — hint: give a key that no two rows share at any time, or none: rows are counted then"
+        text = f"concat({sql_text(begin)}, to_json(named_struct('key', struct({keys}))), {sql_text(end)})"
+        return f"CAST(raise_error({text}) AS {kind})"
+
+    # MERGE --------------------------------------------------------------------------------------------
+
+    def _merge(self, changes: DataFrame, after: Position) -> None:
+        """Apply the changes between two uppers, in one commit that records the position."""
+        conf = self._spark.conf
+        for name, value in ((_APP, self._app()), (_NUMBER, str(after.number)), (_SAID, after.to_text())):  # three turns
+            conf.set(name, value)
+        try:
+            with StepViews(self._spark) as views:
+                source = views.add(self._by_key(changes) if self.key else changes)
+                table = f"delta.{listed([self._name])}"
+                self._spark.sql(f"MERGE INTO {table} AS t USING {source} AS s {self._clauses()}").collect()
+        finally:
+            for name in (_APP, _NUMBER, _SAID):  # three turns
+                conf.unset(name)
+
+    def _by_key(self, changes: DataFrame) -> DataFrame:
+        """Return for each key that has changes how many rows come and go, and the row that comes."""
+        row = f"struct({listed(self.log.schema.names)})"
+        comes, goes = f"sum(IF({DIFF} > 0, {DIFF}, 0L))", f"sum(IF({DIFF} < 0, -{DIFF}, 0L))"
+        grouped = changes.groupBy(*(quoted(name) for name in self.key)).agg(
+            F.expr(comes).alias("_comes"), F.expr(goes).alias("_goes"),
+            F.expr(f"any_value({row}) FILTER (WHERE {DIFF} > 0)").alias("_row"),
+            F.expr(f"any_value({row})").alias("_any"),
+        )  # fmt: skip
+        checked = f"CASE WHEN _comes <= 1 AND _goes <= 1 THEN _comes ELSE {self._violated('_any', 'BIGINT')} END"
+        return grouped.withColumn("_comes", F.expr(checked))
+
+    def _clauses(self) -> str:
+        names = self.log.schema.names
+        on = " AND ".join(f"t.{listed([name])} <=> s.{listed([name])}" for name in self.key or names)
+        if not self.key:
+            own = listed(names)
+            values = ", ".join(f"s.{listed([name])}" for name in names)
+            total = f"(t.{COUNT} + s.{DIFF})"
+            begin = f"[{NegativeMultiplicityError.condition}] could not {self._attempt}: found a row with diff="
+            hint = " — hint: verify the capture: it retracts a row that it never added"
+            negative = "CAST(raise_error(concat({}, CAST({} AS STRING), {})) AS BIGINT)"
+            less = negative.format(sql_text(begin), total, sql_text(hint))
+            absent = negative.format(sql_text(begin), f"s.{DIFF}", sql_text(hint))
+            return (
+                f"ON {on} WHEN MATCHED AND {total} = 0 THEN DELETE"
+                f" WHEN MATCHED AND {total} > 0 THEN UPDATE SET t.{COUNT} = {total}"
+                f" WHEN MATCHED THEN UPDATE SET t.{COUNT} = {less}"
+                f" WHEN NOT MATCHED THEN INSERT ({own}, {COUNT})"
+                f" VALUES ({values}, IF(s.{DIFF} > 0, s.{DIFF}, {absent}))"
+            )
+        others = [name for name in names if name not in self.key] or list(self.key[:1])
+        moved = ", ".join(f"t.{listed([name])} = s._row.{listed([name])}" for name in others)
+        first, kinds = listed([others[0]]), {each.name: each.dataType for each in spark_schema(self.log.schema).fields}
+        twice = self._violated("s._row", kinds[others[0]].simpleString())
+        begin = f"[{NegativeMultiplicityError.condition}] could not {self._attempt}: found a row with diff=-1"
+        hint = " — hint: verify the capture: it retracts a row that it never added"
+        head = names[0]
+        absent = f"CAST(raise_error({sql_text(begin + hint)}) AS {kinds[head].simpleString()})"
+        values = ", ".join(
+            f"IF(s._goes = 0, s._row.{listed([name])}, {absent})" if name == head else f"s._row.{listed([name])}"
+            for name in names
+        )
+        return (
+            f"ON {on} WHEN MATCHED AND s._comes = 0 THEN DELETE"
+            f" WHEN MATCHED AND s._goes = 1 THEN UPDATE SET {moved}"
+            f" WHEN MATCHED THEN UPDATE SET t.{first} = {twice}"
+            f" WHEN NOT MATCHED THEN INSERT ({listed(names)}) VALUES ({values})"
+        )
+
+    # What the table says ------------------------------------------------------------------------------
+
+    def _look(self) -> _Found | None:
+        """Return how far the table is; refuse one that is none of ours, or that others have changed (invariant 4)."""
+        self._storage.forget()
+        if not has_table(self._storage):
+            # What a first step left that was killed is no reason to refuse the next.
+            others = [name for name in self._storage.names() if not _LEFT.fullmatch(name)]
+            if others:
+                msg = f"could not {self._attempt}: found {shown(others[:5])} in the folder, and no table"
+                raise InvalidUsageError(msg, hint="give a folder that is empty or not there")
+            return None
+        commits = self._history()
+        at = next(at for at, (_, _, position) in enumerate(commits) if position is not None)
+        position = commits[at][2]
+        assert position is not None
+        foreign = [
+            (version, operation)
+            for version, operation, own in commits
+            if own is None and version > position.planned_on and operation not in _HARMLESS
+        ]
+        if foreign:
+            version, operation = foreign[0]
+            msg = f"could not {self._attempt}: found version {version} of the table by {operation} of others"
+            raise DataLossError(
+                msg,
+                hint="delete the table, the next step makes it again; let nobody else write to it",
+                context={"path": self.table_path},
+            )
+        self._check_ours(position)
+        return _Found(commits[0][0], position)
+
+    def _history(self) -> list[tuple[int, str, Position | None]]:
+        """Return the newest commits of the table, the newest first, back to where our newest one was planned."""
+        most = _HISTORY
+        while True:  # one turn, but where others have very many commits
+            rows = self._spark.sql(f"DESCRIBE HISTORY delta.{listed([self._name])} LIMIT {most}").collect()
+            found = [(int(row["version"]), str(row["operation"]), self._own(row)) for row in rows]
+            planned = next((own.planned_on for _, _, own in found if own is not None), None)
+            if planned is not None and found[-1][0] <= planned + 1:
+                return found
+            if len(rows) < most:
+                if planned is not None:
+                    return found
+                msg = f"could not {self._attempt}: found a table that is no mirror, or whose history is gone"
+                raise InvalidUsageError(
+                    msg, hint="give another path; or delete the table, if it was a mirror, and it is made again",
+                    context={"path": self.table_path},
+                )  # fmt: skip
+            most *= 10
+
+    def _own(self, row: Any) -> Position | None:  # noqa: ANN401 - pyspark's rows
+        """Return the position that a commit records: of those alone that write rows, since others repeat the text."""
+        if row["operation"] not in ("MERGE", "WRITE", "CREATE TABLE AS SELECT", "REPLACE TABLE AS SELECT"):
+            return None
+        return Position.from_text(row["userMetadata"])
+
+    def _check_ours(self, position: Position) -> None:
+        position.cut.check_log(self.log)
+        if position.key != self.key:
+            msg = f"could not {self._attempt}: found a mirror with key={shown(list(position.key))}"
+            raise InvalidUsageError(
+                msg, hint="give that key; or delete the table, and it is made again", context={"path": self.table_path}
+            )
+        shape = self._spark.read.format("delta").load(self._name).schema
+        if _digest([(each.name, each.dataType.simpleString()) for each in shape.fields]) != position.columns:
+            msg = (
+                f"could not {self._attempt}: found columns of the table that others have changed: {shown(shape.names)}"
+            )
+            raise SchemaMismatchError(
+                msg,
+                hint="delete the table, the next step makes it again; let nobody else change it",
+                context={"path": self.table_path},
+            )
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        """Raise what the job has said: our own error, where a row made it fail."""
+        found = _OURS.search(str(error))
+        if found is None:
+            raise error
+        condition, message, hint = found.groups()
+        kinds: list[type[TimelyError]] = [NegativeMultiplicityError, InvalidUsageError]
+        kind = next((each for each in kinds if each.condition == condition), None)
+        if kind is None:
+            raise error
+        raise kind(message, hint=hint, context={"path": self.table_path}) from error
+
+    # What the log keeps -------------------------------------------------------------------------------
+
+    @property
+    def consumer(self) -> str:
+        """The name under which the log keeps what the table does not have yet."""
+        return f"mirror {hashlib.sha256(self.table_path.encode()).hexdigest()[:12]}"
+
+    def _retain(self, upper: Antichain) -> None:
+        if self._expiry is None:
+            return
+        try:
+            if upper:
+                self.log.retain(self.consumer, upper, owner=self.consumer, expiry=self._expiry)
+            elif self.consumer in self.log.retainers():
+                self.log.release(self.consumer)
+        except (LogFormatError, OwnershipError, SinceViolationError, StorageError) as error:
+            # The table can be replaced whole.
+            _logger.info("log %r does not keep what %s needs: %s", self.log.path, self.consumer, error)
+
+
+def _digest(fields: Sequence[tuple[str, str]]) -> str:
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:16]
+
+
+def _own_session(spark: SparkSession, attempt: str) -> SparkSession:
+    """Return a session of our own (invariant 5)."""
+    with suppress(AttributeError):
+        # Of Connect's own class alone, since pyspark 4.1.
+        own: SparkSession = getattr(spark, "cloneSession" if is_remote(spark) else "newSession")()
+        return own
+    msg = f"could not {attempt}: found a Spark Connect session that cannot be cloned"
+    raise InvalidUsageError(msg, hint="use pyspark 4.1 or later, or a classic session")

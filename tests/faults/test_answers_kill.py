@@ -1,0 +1,117 @@
+"""Copies and mirrors in drivers of their own that are killed: no folder looks finished that is not, no change is lost.
+
+``SPARK_TIMELY_LONG=1`` kills at each moment, and many times while files are written. The seed is printed;
+``SPARK_TIMELY_SEED`` repeats a run's choices.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+import spark_timely
+from spark_timely import Log
+from spark_timely.errors import InvalidUsageError
+from spark_timely.spark.copy_to import copy_to
+from spark_timely.spark.mirror import mirror_to
+from tests.faults.harness import Job, long_lane, seed_of_run, tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(3600)]
+
+ROWS = 20_000
+Rows = Counter[tuple[int, int]]
+
+
+def append(log: Log, step: int, held: Rows) -> None:
+    """Append changes at one time: a value for each key in its third, in place of the one that it had."""
+    keys = [key for key in range(ROWS) if key % 3 == step % 3 or step == 0]
+    before = {key: value for key, value in held if step and key % 3 == step % 3}
+    rows = [(key, value, -1) for key, value in before.items()] + [(key, step, 1) for key in keys]
+    held.subtract((key, value) for key, value, diff in rows if diff < 0)
+    held.update((key, value) for key, value, diff in rows if diff > 0)
+    for row in [row for row, n in held.items() if not n]:
+        del held[row]
+    keys_, values, diffs = (pa.array(each, pa.int64()) for each in zip(*rows, strict=True))
+    times = pa.array([step] * len(rows), pa.int64())
+    log.writer(owner="tests").append(
+        pa.table({"_time": times, "_diff": diffs, "k": keys_, "v": values}), advance_to=step + 1
+    )
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    return spark_timely.create_log(tmp_path / "log", schema, minimum=(0,), kind="collection")
+
+
+def moments(short: list[str], long: list[str], seed_of: str) -> list[tuple[str, float]]:
+    """Return when to die, and how long after files appear; while they are written, again and again."""
+    rng = random.Random(seed_of_run())
+    tell(f"{seed_of}: seed {seed_of_run()}")
+    found = [(moment, rng.uniform(0.0, 0.05)) for moment in (long if long_lane() else short)]
+    return found + [("while", rng.uniform(0.0, 0.5)) for _ in range(5 if long_lane() else 0)]
+
+
+def test_copy_killed_at_any_moment_looks_unfinished(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+    held: Rows = Counter()
+    for step in range(2):
+        append(log, step, held)
+    for number, (moment, more_s) in enumerate(moments(["while"], ["begun", "while", "written", "deleted"], "copy")):
+        place = tmp_path / f"copy-{number}"
+        spec = {"what": "copy", "log": log.path, "place": str(place), "die": moment, "more_s": more_s}
+        job = Job("answers_job.py", spec, tmp_path / f"runs-{number}")
+        assert job.end_within(240), job.text()
+        job.kill()
+        assert moment == "while" or not job.text().count("Traceback"), job.text()
+        names = {path.name for path in place.iterdir()} if place.exists() else set()
+        files = list(place.rglob("*.parquet")) if place.exists() else []
+        if "INCOMPLETE" not in names:
+            assert moment in ("deleted", "while"), f"{moment=} {more_s=}"
+            tables = [pq.read_table(path) for path in files]
+            assert Counter(tuple(row.values()) for table in tables for row in table.to_pylist()) == held
+        with pytest.raises(InvalidUsageError, match="in it"):
+            copy_to(spark, log, place)  # nobody adds to what is there
+
+
+def test_mirror_killed_at_any_moment_equals_its_upper(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+    held: Rows = Counter()
+    steps = moments(["while", "merged"], ["while", "created", "merged", "retained", "while", "merged"], "mirror")
+    n_steps = 0
+    for key, name in (("k", "keyed"), (None, "counted"))[: 2 if long_lane() else 1]:
+        table = tmp_path / name
+        for moment, more_s in steps:
+            append(log, n_steps, held)
+            n_steps += 1
+            spec = {"what": "mirror", "log": log.path, "place": str(table), "die": moment, "more_s": more_s, "key": key}
+            job = Job("answers_job.py", spec, tmp_path / f"runs-{n_steps}")
+            assert job.end_within(240), job.text()
+            job.kill()
+            mirror = mirror_to(spark, log.path, table, key=key)
+            position = mirror.position()
+            if position is not None and position.cut.frontier == log.frontier():
+                assert found(table) == held
+            if moment in ("merged", "retained") and n_steps > 1:
+                assert position is not None
+                assert position.cut.frontier == log.frontier()
+            assert mirror.step().upper == log.frontier()
+            assert found(table) == held, f"{moment=} {more_s=}"
+
+
+def found(table: Path) -> Rows:
+    """Return the rows of a table, each as often as it counts."""
+    rows = DeltaTable(str(table)).to_pyarrow_table()
+    counts = rows["_count"].to_pylist() if "_count" in rows.schema.names else [1] * len(rows)
+    counted: Rows = Counter()
+    for row, n in zip(zip(rows["k"].to_pylist(), rows["v"].to_pylist(), strict=True), counts, strict=True):
+        counted[row] += n
+    return counted

@@ -1,0 +1,61 @@
+"""Answers through Spark Connect: SQL at one time, copies in files, table functions, a peek by a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+import spark_timely
+from spark_timely.answers import peek as peeks
+from spark_timely.answers.kept import KeptFiles
+from spark_timely.spark.at_one_time import sql
+from spark_timely.spark.copy_to import copy_to
+from spark_timely.spark.peek_job import peek_job
+
+
+def main(spark: SparkSession, folder: str) -> dict[str, Any]:
+    """Return what each of them gives."""
+    place, found = Path(folder), dict[str, Any]()
+    logs = {}
+    for name, upper in (("orders", 5), ("rates", 3)):
+        schema = pa.schema([("k", pa.int64()), (name, pa.string())])
+        log = logs[name] = spark_timely.create_log(place / name, schema, minimum=(0,), kind="collection")
+        n = list(range(upper))
+        rows = {
+            "_time": pa.array(n),
+            "_diff": pa.array([1] * upper),
+            "k": pa.array(n),
+            name: [f"{name} {k}" for k in n],
+        }
+        log.writer(owner="tests").append(pa.table(rows), advance_to=upper)
+    frame = sql(spark, "SELECT k, orders, rates, :time AS at FROM orders JOIN rates USING (k)", names=logs)
+    logs["rates"].writer(owner="tests").append(
+        pa.table({"_time": [3], "_diff": [1], "k": [3], "rates": ["late"]}), advance_to=4
+    )
+    again = sql(spark, "SELECT count(*) AS n FROM orders JOIN rates USING (k)", names=logs)
+    found["joined"] = sorted(list(row) for row in frame.where("k > 0").collect())
+    found["again"] = [list(row) for row in again.collect()]
+    found["all"] = frame.count()
+    for format_ in ("parquet", "csv"):
+        found[format_] = copy_to(spark, logs["orders"], place / format_, format=format_, where="k >= 2")
+    files = [path for path in (place / "parquet").iterdir() if path.suffix == ".parquet"]
+    found["copied"] = sorted(k for path in files for k in pq.read_table(path)["k"].to_pylist())
+    found["names"] = sorted({path.suffix for path in (place / "csv").iterdir() if not path.name.startswith(".")})
+    path = logs["rates"].path
+    found["frontiers"] = [
+        list(row) for row in spark.sql(f"SELECT upper, owner FROM timely_frontiers('{path}')").collect()
+    ]
+    progress = spark.sql(f"SELECT time, sum(delta) FROM timely_progress('{path}') WHERE owner = 'tests' GROUP BY time")
+    found["progress"] = sorted(list(row) for row in progress.collect())
+    kept_files, peeks.kept_files = peeks.kept_files, lambda *_: KeptFiles(small_bytes=0)
+    try:
+        options = {"order_by": [("k", "desc")], "limit": 2}
+        rows = peeks.peek(logs["orders"], scan_limit=0, job=peek_job(spark), **options)
+    finally:
+        peeks.kept_files = kept_files
+    found["peek"] = rows["k"].to_pylist()
+    return found
