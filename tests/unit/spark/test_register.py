@@ -100,6 +100,7 @@ def test_library_that_spark_ships_is_enough(tmp_path: Path, monkeypatch: pytest.
     assert [source.name() for source in spark.registered] == ["timely"]
     register(spark, monkeypatch)
     assert len(spark.registered) == 1, "Spark warns of a second registration"
+    assert spark.udtf.names == ["timely_frontiers", "timely_progress"]
 
 
 def test_format_that_spark_finds_is_not_registered_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +117,7 @@ def test_python_with_a_space_in_its_path_needs_registration(tmp_path: Path, monk
     assert [source.name() for source in spark.registered] == ["timely"]
     register(spark, monkeypatch)
     assert len(spark.registered) == 1, "Spark warns of a second registration"
+    assert spark.udtf.names == ["timely_frontiers", "timely_progress"]
 
 
 def test_editable_installation_is_found_as_library_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
