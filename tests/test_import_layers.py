@@ -33,7 +33,7 @@ LEVELS = {
     "answers": 9,
     "continual": 9,
     # The words of SQL: answers read statements by them too.
-    "continual.scanner": 2,
+    "scanner": 2,
     "sink": 8,
     # Its class is what Spark knows as the format, for writes too.
     "datasource": 9,

@@ -28,7 +28,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, TypeVar
 
 from spark_timely.conf import parse_bytes
-from spark_timely.continual.scanner import (
+from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
+from spark_timely.log import Log
+from spark_timely.predicate import is_condition
+from spark_timely.scanner import (
     KEYWORDS,
     Token,
     quoted_name,
@@ -37,9 +40,6 @@ from spark_timely.continual.scanner import (
     statements_of,
     words_of,
 )
-from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
-from spark_timely.log import Log
-from spark_timely.predicate import is_condition
 
 if TYPE_CHECKING:
     from spark_timely.answers.envelopes import EnvelopeName

@@ -29,7 +29,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NoReturn
 
-from spark_timely.continual.scanner import (
+from spark_timely.errors import InvalidUsageError, TimelyInternalError, described, shown
+from spark_timely.scanner import (
     KEYWORDS,
     TAKES_FROM,
     Token,
@@ -43,7 +44,6 @@ from spark_timely.continual.scanner import (
     statements_of,
     words_of,
 )
-from spark_timely.errors import InvalidUsageError, TimelyInternalError, described, shown
 
 if TYPE_CHECKING:
     from sqlglot import exp

@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Final, Literal, NoReturn, TypeAlias
 
-from spark_timely.continual.scanner import KEYWORDS, TAKES_FROM, Token, in_types, markers, words_of
 from spark_timely.errors import shown
+from spark_timely.scanner import KEYWORDS, TAKES_FROM, Token, in_types, markers, words_of
 
 __all__ = [
     "ROW_FUNCTIONS", "SCALAR_AGGREGATES", "Block", "Expr", "Item", "Join", "NamedQuery", "NotBatchedError", "Query",

@@ -42,9 +42,9 @@ from spark_timely.continual.grammar import (
     Reader,
     not_batched,
 )  # fmt: skip
-from spark_timely.continual.scanner import quoted_name, scanned
 from spark_timely.continual.skeleton import check_skeleton
 from spark_timely.errors import InvalidUsageError, TimelyInternalError, shown
+from spark_timely.scanner import quoted_name, scanned
 
 __all__ = ["ManyBody", "ManyPart", "ManyPlace", "ManyStatement", "many_times"]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from spark_timely.continual.grammar import Block, Expr, Item, Join, Query, not_batched
-from spark_timely.continual.scanner import Token, legible
+from spark_timely.scanner import Token, legible
 
 if TYPE_CHECKING:
     from sqlglot import exp

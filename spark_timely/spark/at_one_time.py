@@ -33,8 +33,6 @@ from spark_timely.answers.timestamp import check_since, choose_time, domain_of, 
 from spark_timely.continual.body import at_time, read_query
 from spark_timely.continual.engine import source_plan
 from spark_timely.continual.plan import TaskSource
-from spark_timely.continual.scanner import markers
-from spark_timely.continual.scanner import scanned as scanned_text
 from spark_timely.errors import (
     InvalidUsageError,
     LogFormatError,
@@ -51,6 +49,8 @@ from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import checked_options, normal_path
 from spark_timely.log.wait import passes, wait_for
 from spark_timely.masking import masked_logger
+from spark_timely.scanner import markers
+from spark_timely.scanner import scanned as scanned_text
 from spark_timely.spark.base.beginnings import beginning
 from spark_timely.spark.base.compat import is_remote
 from spark_timely.spark.base.schema import spark_schema
