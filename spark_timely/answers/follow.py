@@ -45,6 +45,7 @@ from spark_timely.errors import (
     TimelyError,
     described,
 )
+from spark_timely.log.cut import Cut, entry_of
 from spark_timely.log.files.parquet import open_parquet, read_file, side_by_side
 from spark_timely.log.log import Log, MemoryLog, open_log
 from spark_timely.log.machine.since import may_read
@@ -52,6 +53,7 @@ from spark_timely.log.reader import consolidate_updates, seen_rows
 from spark_timely.log.store.urls import identity
 from spark_timely.masking import masked_logger
 from spark_timely.time.antichain import Antichain
+from spark_timely.time.domain import TimeDomain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -71,6 +73,7 @@ _CUT_BYTES: Final = 64 * 1024 * 1024
 # Sums are made whenever as many rows have been read as there are sums.
 _LEAST_ROWS: Final = 1_000_000
 _MOST_READS: Final = 4
+_MOST_BEGINNINGS: Final = 8
 # How long a storage may fail before subscriptions that wait end with its error.
 _PATIENCE_S: Final = 60.0
 _LOCAL_POLL_S: Final = 0.02
@@ -330,11 +333,18 @@ class Follower:
         """
         with self._lock:
             self._refresh()
-            made = make(self.log)
-            needed = self._needed(made)
-            if name is not None:
-                made.holder = self.positions.begin(name, needed, expiry)
-            elif not made.progress.has_ended:
+            for turn in range(_MOST_BEGINNINGS):  # once more where compaction has moved since meanwhile
+                made = make(self.log)
+                needed = self._needed(made)
+                if name is None:
+                    break
+                try:
+                    made.holder = self.positions.begin(name, needed, expiry)
+                    break
+                except SinceViolationError:
+                    if turn == _MOST_BEGINNINGS - 1 or not self._refresh():
+                        raise
+            if name is None and not made.progress.has_ended:
                 self.positions.cover(needed.meet(self._needed_by_unnamed() or needed))
             self._subscribers.append(made)
             if self._thread is None:
@@ -343,6 +353,11 @@ class Follower:
             else:
                 self._wake.notify_all()
             return made
+
+    def cut_at(self, position: Antichain) -> Cut:
+        """Return a position together with what the log was when it was read up to there."""
+        with self._lock:
+            return Cut(TimeDomain(self.log.domain.types), position, (entry_of(self.log),))
 
     def detach(self, subscriber: Subscriber) -> None:
         """Remove a subscription, and write what its name retains."""

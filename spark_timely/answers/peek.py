@@ -16,7 +16,7 @@ import threading
 import time as clock
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -43,6 +43,7 @@ from spark_timely.errors import (
 from spark_timely.log.arguments import check_whole, names_of
 from spark_timely.log.log import Log, MemoryLog, keep_log
 from spark_timely.log.machine.since import may_read, needed_by_contents
+from spark_timely.log.store.storage import checked_options
 from spark_timely.log.wait import wait_until
 from spark_timely.predicate import parse_predicate
 
@@ -181,7 +182,8 @@ class _Request:
     max_bytes: int | None
     forgotten: bool
     timeout_s: float
-    storage_options: Mapping[str, str] | None
+    # Not shown: there may be secrets among them.
+    storage_options: Mapping[str, str] | None = field(repr=False)
     scan_limit: int
     job: Job | None
     failure: Callable[[], Exception | None] | None
@@ -485,7 +487,8 @@ def _answered(request: _Request, over: threading.Event) -> Answer:
         log = target
         _refresh(log)
     else:
-        log = keep_log(target, storage_options=request.storage_options)
+        options = checked_options(request.storage_options)
+        log = keep_log(target, storage_options=options or None)
     attempt = f"could not peek log {log.path!r}"
     _check(attempt, request)
     known = _known(log)

@@ -22,8 +22,16 @@ from spark_timely.answers.batches import Batch, Course, Progress, course_of, cou
 from spark_timely.answers.envelopes import row_form
 from spark_timely.answers.follow import Subscriber, follower_of
 from spark_timely.answers.timestamp import choose_time, input_of
-from spark_timely.errors import InvalidUsageError, ResultTooLargeError, RolledBackError, SinceViolationError, shown
+from spark_timely.errors import (
+    DataLossError,
+    InvalidUsageError,
+    ResultTooLargeError,
+    RolledBackError,
+    SinceViolationError,
+    shown,
+)
 from spark_timely.log.arguments import check_text, check_whole, size_of
+from spark_timely.log.cut import Cut
 from spark_timely.log.log import Log
 from spark_timely.log.machine.since import may_read, needed_by_changes
 from spark_timely.log.store.storage import checked_options, normal_path
@@ -120,6 +128,14 @@ class Subscription:
         Times that are not beyond it are complete, and all their rows were given. It moves with the last row of a batch.
         """
         return self._position
+
+    @property
+    def cut(self) -> Cut | None:
+        """The position, and which history of which log it is of: ``str(cut)`` is JSON, for `resume_from`.
+
+        A log that was made again, or put back to an earlier state, is refused by it: a position alone cannot tell.
+        """
+        return None if self._position is None else self._follower.cut_at(self._position)
 
     @property
     def frontier(self) -> Antichain:
@@ -314,7 +330,7 @@ def subscribe(
     order_by: OrderLike | None = None,
     name: str | None = None,
     expiry: str | dt.timedelta = "7 days",
-    resume_from: FrontierLike | None = None,
+    resume_from: FrontierLike | Cut | None = None,
     max_bytes: int | str | None = None,
     poll_s: float | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -354,9 +370,10 @@ def subscribe(
         subscription of that name takes it over, in this process or another.
     expiry : str or timedelta
         How long the log retains it without a sign of life, such as ``"7 days"``.
-    resume_from : frontier, optional
-        The position up to which rows were given and stored: continue there. Of times of several coordinates `as_of` has
-        to be the one of the first subscription.
+    resume_from : Cut, text or frontier, optional
+        What was stored with the rows that were given: continue there. `Subscription.cut`, or its text, names the log
+        and its history too; a `position` alone is believed, with a name only if the log knows that. Of times of several
+        coordinates `as_of` has to be the one of the first subscription.
     max_bytes : int or str, optional
         Greatest size of the rows of one interval. A larger one ends the subscription with an error.
     poll_s : float, optional
@@ -380,6 +397,9 @@ def subscribe(
         If the arguments do not fit each other, or the log.
     RolledBackError
         If the log has not come as far as `resume_from`.
+    DataLossError
+        If `resume_from` is a cut of another log, or of another history of it; or a position, and the log does not know
+        the name.
     OwnershipError
         If a query or a program retains the log under the name.
     LogMissingError, LogFormatError, StorageError
@@ -435,7 +455,7 @@ def subscribe(
         form = row_form(attempt, log.format, progress=progress, envelope=envelope, key=key, order_by=order_by)
         end = None if up_to is None else log.domain.parse_time(up_to)
         if resume_from is not None:
-            course = _resumed(attempt, log, resume_from, as_of, end)
+            course = _resumed(attempt, log, resume_from, as_of, end, name)
         else:
             course = _begun(attempt, log, as_of, at_least, end, snapshot=snapshot)
         _check_since(
@@ -504,12 +524,32 @@ def _begun(
 
 
 def _resumed(
-    attempt: str, log: Log, resume_from: FrontierLike, as_of: TimeLike | None, up_to: tuple[int, ...] | None
+    attempt: str,
+    log: Log,
+    resume_from: FrontierLike | Cut,
+    as_of: TimeLike | None,
+    up_to: tuple[int, ...] | None,
+    name: str | None,
 ) -> Course:
     """Return the course of one that continues another."""
     domain = log.domain
-    progress = domain.parse_frontier(resume_from)
-    said = domain.render_frontier(progress)
+    if isinstance(resume_from, str) and resume_from.lstrip().startswith("{"):
+        resume_from = Cut.from_json(resume_from)
+    if isinstance(resume_from, Cut):
+        resume_from.check_log(log)
+        progress = resume_from.frontier
+        said = domain.render_frontier(progress)
+    else:
+        progress = domain.parse_frontier(resume_from)
+        said = domain.render_frontier(progress)
+        if name is not None and not progress.is_empty and name not in log.retainers():
+            msg = f"{attempt} from {said}: found no position of name {shown(name)} in it"
+            raise DataLossError(
+                msg,
+                hint="resume from the cut of that subscription, if it was stored; else begin again, with as_of: the"
+                " log was made again or put back, or the name expired, or is new",
+                context={"path": log.path, "name": name},
+            )
     if not domain.minimum_frontier.less_equal_frontier(progress):
         msg = f"{attempt} from {said}: found a log that begins at {domain.render_time(domain.minimum)}"
         raise InvalidUsageError(msg, hint="give the position of an earlier subscription to this log")

@@ -319,16 +319,7 @@ def cut(
             raise InvalidUsageError(
                 msg, hint="give logs with times of the same types: only these have a frontier in common"
             )
-    entries = tuple(
-        CutLog(
-            log.log_id,
-            log.path,
-            log.frontier(),
-            newest_commits(log.ends(), _COMMITS_BYTES),
-            None if log.since() == log.domain.minimum_frontier else log.since(),
-        )
-        for log in opened
-    )
+    entries = tuple(map(entry_of, opened))
     common = entries[0].frontier
     for entry in entries[1:]:  # as many turns as logs
         common = common.meet(entry.frontier)
@@ -347,6 +338,18 @@ def cut(
                     log.release(retain)
             raise
     return Cut(domain, at, entries)
+
+
+def entry_of(log: Log, /) -> CutLog:
+    """Return what a cut says of a log, as it was looked at last."""
+    since = log.since()
+    return CutLog(
+        log.log_id,
+        log.path,
+        log.frontier(),
+        newest_commits(log.ends(), _COMMITS_BYTES),
+        None if since == log.domain.minimum_frontier else since,
+    )
 
 
 def open_cut(cut: Cut, /, *, storage_options: Mapping[str, str] | None = None) -> list[Log]:

@@ -117,7 +117,7 @@ def sql(
     text : str
         One SELECT of Spark's SQL, joins, aggregates and WITH included. Its tables are `names`, or paths of logs in
         backquotes: ``SELECT count(*) FROM `/data/orders```. Clocks, random numbers and what depends on the session are
-        refused: the same text at the same time gives the same rows.
+        refused.
     names : mapping of str to path or Log, optional
         What the tables of the text are. Logs that it does not read are not opened.
     as_of : time, optional
@@ -135,9 +135,10 @@ def sql(
     Returns
     -------
     pyspark.sql.DataFrame
-        Lazy, and of this time whenever it is computed. Of a collection a row is there as often as it is contained; of
-        a stream log all messages up to the time. A row contained fewer than zero times fails the query with
-        `TIMELY_NEGATIVE_MULTIPLICITY` in its text.
+        Lazy, and of this time whenever it is computed. What depends on the order of rows (``first``, ``collect_list``,
+        ``LIMIT`` without ``ORDER BY``) is as Spark comes upon them.
+        Of a collection a row is there as often as it is contained; of a stream log all messages up to the time. A row
+        contained fewer than zero times fails the query with `TIMELY_NEGATIVE_MULTIPLICITY` in its text.
 
     Raises
     ------

@@ -41,6 +41,7 @@ from spark_timely.log.files.parquet import side_by_side
 from spark_timely.log.store.cloud import CloudStorage, open_storage
 from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import checked_options, normal_path
+from spark_timely.log.store.urls import identity
 from spark_timely.predicate import parse_predicate
 from spark_timely.spark.at_one_time import at_one_time, contents_frame
 from spark_timely.spark.base.schema import arrow_schema
@@ -180,6 +181,7 @@ def copy_to(
             opened = opened_targets(target, storage_options=own)
             found = at_one_time(opened, attempt=attempt, as_of=as_of, forgotten=forgotten, timeout_s=timeout_s)
             (log,) = found.logs
+            _check_outside(log, storage, attempt)
             frame = _chosen(contents_frame(spark, log, found.time, views), where, select, attempt)
             row_bytes = _row_bytes_of(log, frame.columns, format)
         else:
@@ -260,6 +262,18 @@ def _check_empty(storage: TableStorage, attempt: str, *, but: str | None = None)
         found, hint = f"{shown(names[:5])} in it" if names else "a file", "give a folder that is empty or not there"
     msg = f"could not {attempt}: found {found}"
     raise InvalidUsageError(msg, hint=hint, context={"path": storage.uri})
+
+
+def _check_outside(log: Log, storage: TableStorage, attempt: str) -> None:
+    """Refuse a folder of the log itself: what cleans the log up may delete what is in it."""
+    options = {storage.uri: storage.options, log.path: log.storage_options}
+    one, other = (
+        os.path.realpath(each.uri) if each.local else identity(each.uri, options.get(each.uri))
+        for each in (storage, log.storage)
+    )
+    if f"{one}/".startswith(f"{other.rstrip('/')}/"):
+        msg = f"could not {attempt}: found a folder inside of log {log.path!r}"
+        raise InvalidUsageError(msg, hint="give a folder of its own", context={"path": log.path})
 
 
 def _begin(storage: TableStorage, attempt: str) -> bytes:

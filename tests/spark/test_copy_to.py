@@ -137,6 +137,14 @@ def test_large_copy_is_cut_into_files(spark: SparkSession, tmp_path: Path, monke
         assert max(sizes) < 3 * least
 
 
+def test_folder_inside_of_the_log_is_refused(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(log.path)
+    for folder in (f"{log.path}/copy", tmp_path / "link" / "copy"):
+        with pytest.raises(InvalidUsageError, match="found a folder inside of log"):
+            copy_to(spark, log, folder)
+        assert not Path(folder).exists()
+
+
 @pytest.mark.parametrize("name", ["part-0.parquet", "INCOMPLETE", ".hidden", "folder/x"])
 def test_folder_with_anything_in_it_is_refused(spark: SparkSession, log: Log, tmp_path: Path, name: str) -> None:
     there = tmp_path / "copy" / name

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from spark_timely.answers import follow
+from spark_timely.answers.named import Positions
 from spark_timely.answers.subscribe import Subscription, subscribe
 from spark_timely.errors import (
+    DataLossError,
     InvalidBoundsError,
     InvalidUsageError,
     LogMissingError,
@@ -22,6 +26,7 @@ from spark_timely.errors import (
     SinceViolationError,
 )
 from spark_timely.log import Log, MemoryLog
+from spark_timely.log.cut import Cut
 from spark_timely.log.log import create_log, open_log
 from spark_timely.time.antichain import Antichain
 
@@ -383,6 +388,62 @@ def test_expired_name_that_was_passed_is_named_when_it_resumes() -> None:
         subscribe(log, resume_from=2, name="nightly report")
     with pytest.raises(SinceViolationError, match=r"since=\[4\].*upper=\[5\]"):
         subscribe(log, resume_from=2)
+
+
+@pytest.mark.parametrize("change", ["made again", "put back"])
+def test_cut_of_another_history_is_refused_and_one_of_this_is_not(tmp_path: Path, change: str) -> None:
+    def begun() -> Log:
+        made = create_log(tmp_path / "log", SCHEMA, minimum=(0,), kind="collection")
+        append(made, (1, "a", 1), to=3)
+        return made
+
+    made = begun()
+    version = made.version
+    append(made, (4, "b", 1), to=6)
+    with subscribe(tmp_path / "log", as_of=1, name="x") as subscription:
+        assert subscription.cut is None
+        subscription.fetch()
+        stored, position = str(subscription.cut), subscription.position
+        subscription.acknowledge(6)
+    append(made, (7, "c", 1), to=8)
+    with subscribe(tmp_path / "log", resume_from=stored, name="x", up_to=8) as resumed:
+        assert rows(resumed.fetch()) == [(7, 1, "c")]
+    with subscribe(tmp_path / "log", resume_from=Cut.from_json(stored), up_to=8) as resumed:
+        assert rows(resumed.fetch()) == [(7, 1, "c")]
+    if change == "made again":
+        shutil.rmtree(tmp_path / "log")
+        made = begun()
+    else:
+        DeltaTable(tmp_path / "log").restore(version)
+        made = open_log(tmp_path / "log")
+    append(made, (4, "other", 1), to=9)
+    with pytest.raises(DataLossError, match="found id=" if change == "made again" else "commit"):
+        subscribe(tmp_path / "log", resume_from=stored, name="x")
+    with pytest.raises(DataLossError, match="found no position of name 'x' in it"):
+        subscribe(tmp_path / "log", resume_from=position, name="x")
+
+
+def test_time_is_chosen_again_where_compaction_passes_it_meanwhile(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Positions.begin
+
+    def late(self: Positions, name: str, needed: Antichain, expiry: Any) -> Any:
+        if len(passed) < 3:
+            other = log.another()
+            append(other, to=other.frontier().elements[0][0] + 1)
+            passed.append(other.allow_compaction([99]))
+        return begin(self, name, needed, expiry)
+
+    passed: list[Antichain] = []
+    monkeypatch.setattr(Positions, "begin", late)
+    with subscribe(log, name="x") as subscription:
+        assert sorted(rows(subscription.fetch())) == [(8, 1, "b"), (8, 2, "c")]
+    assert passed == [at(6), at(7), at(8)]
+    log.release("x")
+    passed.clear()
+    with pytest.raises(SinceViolationError):
+        subscribe(log, as_of=8, name="y")
 
 
 def test_unnamed_retains_while_it_lives(log: MemoryLog) -> None:
