@@ -391,7 +391,7 @@ def test_expired_name_that_was_passed_is_named_when_it_resumes() -> None:
 
 
 @pytest.mark.parametrize("change", ["made again", "put back"])
-def test_cut_of_another_history_is_refused_and_one_of_this_is_not(tmp_path: Path, change: str) -> None:
+def test_cut_of_another_history_is_refused(tmp_path: Path, change: str) -> None:
     def begun() -> Log:
         made = create_log(tmp_path / "log", SCHEMA, minimum=(0,), kind="collection")
         append(made, (1, "a", 1), to=3)
@@ -423,9 +423,7 @@ def test_cut_of_another_history_is_refused_and_one_of_this_is_not(tmp_path: Path
         subscribe(tmp_path / "log", resume_from=position, name="x")
 
 
-def test_time_is_chosen_again_where_compaction_passes_it_meanwhile(
-    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_passed_by_compaction_is_chosen_again(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = Positions.begin
 
     def late(self: Positions, name: str, needed: Antichain, expiry: Any) -> Any:
