@@ -147,6 +147,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
+            "spark.databricks.delta.snapshotPartitions": "2",  # of small tables: Delta's own choice is 50 tasks
             "spark.driver.memory": "2g",
             "spark.driver.extraJavaOptions": QUICK,  # a session of minutes, and two JVMs for two cores
             "spark.sql.session.timeZone": SESSION_ZONE,
