@@ -57,12 +57,13 @@ def use() -> None:
             .options(frontier="source", timeColumn="n")
         )
         query.trigger(availableNow=True).start(f"{folder}/copy").awaitTermination()
-        body = "SELECT k, sum(n) AS n FROM i JOIN r USING (k) GROUP BY k"
+        body = "SELECT k, sum(i.n) AS n FROM i JOIN r USING (k) GROUP BY k"
         logs = {"inputs": {"i": f"{folder}/in"}, "references": {"r": f"{folder}/in"}}
-        task = st.ContinualTask("classes", **logs, body=body.replace("n)", "i.n)"), output=f"{folder}/out")  # type: ignore[arg-type]
+        task = st.ContinualTask("classes", **logs, body=body, output=f"{folder}/out")  # type: ignore[arg-type]
         task.start(spark, trigger="availableNow").await_termination()
         spark.read.parquet(f"{folder}/in/_event=message").write.format("delta").save(f"{folder}/delta")
         spark.read.format("delta").load(f"{folder}/delta").count()
+        # Nothing public says when the JVM ends. It writes the archive then, once this process closes its input.
         process = SparkContext._gateway.proc
         spark.stop()
         process.stdin.close()

@@ -253,7 +253,7 @@ class KeptFiles:
         self._decoded_bytes = 0
         self._sorted: OrderedDict[tuple[tuple[str, ...], pa.Schema], _Sorted] = OrderedDict()
         self.files_read = 0
-        """How many files, or parts of files, were read so far: for who wants to see what is kept."""
+        """Counts the files, and parts of files, that this object has read: what a peek adds to it was not kept."""
 
     # Footers -----------------------------------------------------------------------------------------
 
