@@ -135,7 +135,11 @@ class Subscription:
 
         A log that was made again, or put back to an earlier state, is refused by it: a position alone cannot tell.
         """
-        return None if self._position is None else self._follower.cut_at(self._position)
+        return None if self._position is None else self.cut_at(self._position)
+
+    def cut_at(self, position: Antichain, /) -> Cut:
+        """Return the cut of a position that this subscription had: of one who stores rows later than they are given."""
+        return self._follower.cut_at(position)
 
     @property
     def frontier(self) -> Antichain:

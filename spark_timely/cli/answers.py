@@ -314,7 +314,8 @@ def _say_position(subscription: Subscription, position: Any) -> None:  # noqa: A
     """Say how to continue, on standard error."""
     if position is None:
         return
-    words = ["--resume-from", subscription.domain.render_frontier(position)]
+    # With the log and its history: a position alone would be believed of another one.
+    words = ["--resume-from", str(subscription.cut_at(position))]
     if subscription.domain.arity > 1:
         words += ["--as-of", str(subscription.as_of)]
     with suppress(OSError, StorageError):

@@ -341,7 +341,7 @@ def _subscribe_arguments(parser: argparse.ArgumentParser) -> None:
         "--expiry", metavar="DURATION", default="7 days", help="with --name: how long it counts (7 days)"
     )
     parser.add_argument(
-        "--resume-from", metavar="FRONTIER", help="continue where another one ended: it says so when it is interrupted"
+        "--resume-from", metavar="CUT", help="continue where another one ended: it says so when it is interrupted"
     )
     parser.add_argument(
         "--fetch", metavar="N", type=whole_number, help="wait for the first row, take what is there up to N, and end"

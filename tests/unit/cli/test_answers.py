@@ -7,6 +7,8 @@ import datetime as dt
 import io
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -25,6 +27,7 @@ from spark_timely.cli.output import Console
 from spark_timely.cli.parser import build_parser
 from spark_timely.errors import InvalidUsageError
 from spark_timely.log import Log
+from spark_timely.log.cut import Cut
 from spark_timely.log.log import create_log, open_log
 from spark_timely.time.antichain import Antichain
 from tests.unit.cli.conftest import Run
@@ -285,9 +288,18 @@ def test_subscribe_follows_and_ends_at_a_signal(log: Log, number: signal.Signals
         finally:
             process.kill()
     assert (process.returncode, out) == (130, "")
-    assert err == "spark-timely: to continue, add --resume-from '[7]'\nspark-timely: interrupted\n"
+    said = re.fullmatch(r"spark-timely: to continue, add (--resume-from '.*')\nspark-timely: interrupted\n", err)
+    assert said, err
     log.refresh()
     assert log.retainers()["me"].needed == Antichain.of(6)
+    _, stored = shlex.split(said[1])
+    assert Cut.from_json(stored).frontier == Antichain.of(7)
+    append(log, (7, 1, FIRST), to=8)
+    again = ["subscribe", log.path, "--resume-from", stored, "--name", "me", "--up-to", "8"]
+    with start(*again) as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert [json.loads(line)["_time"] for line in out.splitlines()] == [7]
 
 
 def test_subscribe_ends_with_its_reader(log: Log) -> None:
