@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -26,9 +27,9 @@ from spark_timely.time.arrays import run_starts
 from spark_timely.time.domain import TimeType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-__all__ = ["KeysLike", "keys_of", "same_keys"]
+__all__ = ["KeyColumns", "KeysLike", "keys_of", "same_keys"]
 
 KeysLike: TypeAlias = "Mapping[str, object] | Mapping[tuple[str, ...], object] | pa.Table"
 """``{"k": [1, 2]}``, ``{("a", "b"): [(1, "x"), (2, "y")]}``, or a table of the keys' columns."""
@@ -50,7 +51,31 @@ _TAKEN: Final[tuple[tuple[Callable[[pa.DataType], bool], _Kinds, _Kinds], ...]] 
 )
 
 
-def keys_of(attempt: str, keys: KeysLike | None, payload: pa.Schema) -> pa.Table | None:
+@dataclass(frozen=True, slots=True)
+class KeyColumns:
+    """Columns of keys, and which Python values each takes.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        All may be null.
+    fields : tuple of pyarrow.Field
+        The same.
+    kinds : tuple of (tuple of type, tuple of type)
+        Those that a column takes, and those among them that it refuses.
+    """
+
+    schema: pa.Schema
+    fields: tuple[pa.Field, ...]
+    kinds: tuple[tuple[_Kinds, _Kinds], ...]
+
+
+def keys_of(
+    attempt: str,
+    keys: KeysLike | None,
+    payload: pa.Schema,
+    known: dict[tuple[str, ...], KeyColumns] | None = None,
+) -> pa.Table | None:
     """Return the keys that somebody asks for, ready to be looked for.
 
     Parameters
@@ -61,6 +86,8 @@ def keys_of(attempt: str, keys: KeysLike | None, payload: pa.Schema) -> pa.Table
         One column or several, by name, and the values wanted. None: no keys, all rows.
     payload : pyarrow.Schema
         Columns of the log.
+    known : dict, optional
+        Keeps by their names the columns that were asked for: of one payload.
 
     Returns
     -------
@@ -97,8 +124,12 @@ column 'k' of type int64 — hint: ...
         names, given = tuple(keys.schema.names), None
     else:
         names, given = _named(attempt, keys)
-    fields = _fields(attempt, names, payload)
-    table = _typed(attempt, keys, fields) if isinstance(keys, pa.Table) else _built(attempt, names, given, fields)
+    columns = None if known is None else known.get(names)
+    if columns is None:
+        columns = _columns(attempt, names, payload)
+        if known is not None:
+            known[names] = columns
+    table = _typed(attempt, keys, columns) if isinstance(keys, pa.Table) else _built(attempt, names, given, columns)
     return _sorted(one_zero(table))
 
 
@@ -153,7 +184,7 @@ def _named(attempt: str, keys: object) -> tuple[tuple[str, ...], object]:
     return tuple(columns), values
 
 
-def _fields(attempt: str, names: Iterable[str], payload: pa.Schema) -> list[pa.Field]:
+def _columns(attempt: str, names: tuple[str, ...], payload: pa.Schema) -> KeyColumns:
     found = []
     for name in names:  # one turn per column
         if name not in payload.names:
@@ -170,45 +201,48 @@ def _fields(attempt: str, names: Iterable[str], payload: pa.Schema) -> list[pa.F
     if not found or len({field.name for field in found}) < len(found):
         msg = f"{attempt}: found keys of columns {shown(list(names))}"
         raise InvalidUsageError(msg, hint=f"name each column once; {_HINT}")
-    return found
+    kinds = [next((taken, refused) for is_of, taken, refused in _TAKEN if is_of(field.type)) for field in found]
+    return KeyColumns(pa.schema(found), tuple(found), tuple(kinds))
 
 
-def _typed(attempt: str, keys: pa.Table, fields: list[pa.Field]) -> pa.Table:
+def _typed(attempt: str, keys: pa.Table, columns: KeyColumns) -> pa.Table:
     """Return keys that are a table in the columns' types."""
     try:
-        found = conform(keys, pa.schema(fields), what="keys")
+        found = conform(keys, columns.schema, what="keys")
     except TimelyError as error:
         msg = f"{attempt}: found keys of other types: {error.message}"
         raise SchemaMismatchError(msg, hint=error.hint or _HINT) from error
-    for field in fields:  # one turn per column: doubles that are to be floats are rounded
+    for field in columns.fields:  # one turn per column: doubles that are to be floats are rounded
         given, kept = keys.column(field.name), found.column(field.name)
         if pa.types.is_floating(field.type) and pa.types.is_floating(given.type):
             _check_exact(attempt, given.cast(pa.float64()), kept, field)
     return found
 
 
-def _built(attempt: str, names: tuple[str, ...], given: object, fields: list[pa.Field]) -> pa.Table:
+def _built(attempt: str, names: tuple[str, ...], given: object, columns: KeyColumns) -> pa.Table:
     """Return keys that are Python values, or an array, as a table."""
     if isinstance(given, np.ndarray) and given.ndim == 1 and len(names) == 1 and given.dtype.kind in "iufb":
         given = pa.array(given)
     if isinstance(given, pa.Array | pa.ChunkedArray) and len(names) == 1:
-        return _typed(attempt, pa.table({names[0]: given}), fields)
+        return _typed(attempt, pa.table({names[0]: given}), columns)
     values = list(given)  # type: ignore[call-overload]
     if len(names) == 1:
-        columns = [values]
+        parts = [values]
     else:
         if not all(isinstance(key, list | tuple) and len(key) == len(names) for key in values):
             wrong = next(key for key in values if not (isinstance(key, list | tuple) and len(key) == len(names)))
             msg = f"{attempt}: found key {shown(wrong)} for columns {shown(list(names))}"
             raise InvalidUsageError(msg, hint=_HINT)
-        columns = [list(column) for column in zip(*values, strict=True)] or [[] for _ in names]
-    arrays = [_array(attempt, column, field) for column, field in zip(columns, fields, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+        parts = [list(column) for column in zip(*values, strict=True)] or [[] for _ in names]
+    arrays = [
+        _array(attempt, part, field, *kinds)
+        for part, field, kinds in zip(parts, columns.fields, columns.kinds, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=columns.schema)
 
 
-def _array(attempt: str, values: list[object], field: pa.Field) -> pa.Array:
+def _array(attempt: str, values: list[object], field: pa.Field, taken: _Kinds, refused: _Kinds) -> pa.Array:
     """Return Python values as an array of a column's type (invariant 1)."""
-    taken, refused = next((taken, refused) for is_of, taken, refused in _TAKEN if is_of(field.type))
     kinds = {type(value) for value in values} - {type(None)}
     wrong = [kind for kind in kinds if not issubclass(kind, taken) or (refused and issubclass(kind, refused))]
     if wrong:

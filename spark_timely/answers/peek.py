@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spark_timely.answers.finishing import OrderLike
-    from spark_timely.answers.keys import KeysLike
+    from spark_timely.answers.keys import KeyColumns, KeysLike
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.domain import TimeDomain, TimeLike
 
@@ -65,6 +65,8 @@ SCAN_LIMIT_BYTES: Final = 256 << 20
 _POLL_S: Final = 0.01
 _FAR_POLL_S: Final = 1.0
 _MOST_TRIES: Final = 5
+# Questions that are kept ready by a log: those of a program differ in keys and time alone.
+_MOST_QUESTIONS: Final = 64
 
 Job = Callable[[PeekPlan], pa.Table]
 """Answers a plan that would read too much here: see `spark_timely.answers.plan`."""
@@ -454,6 +456,9 @@ class _Known:
         self.names = tuple(self.form.payload.names)
         self.types = {field.name: field.type for field in self.form.payload}
         self.indexes = indexes
+        # Plans without time and keys by what was asked; columns of keys by their names.
+        self.questions: dict[tuple[object, ...], PeekPlan] = {}
+        self.key_columns: dict[tuple[str, ...], KeyColumns] = {}
 
     @property
     def frontiers(self) -> str:
@@ -603,6 +608,32 @@ def _waited(attempt: str, log: Log, at: tuple[int, ...], request: _Request, over
 
 def _plan(attempt: str, log: Log, known: _Known, at: tuple[int, ...], request: _Request) -> PeekPlan:
     """Return what is asked of a snapshot, checked."""
+    keys = keys_of(attempt, request.keys, known.form.payload, known.key_columns)
+    asked = _asked(request)
+    plan = known.questions.get(asked) if asked else None
+    if plan is None:
+        plan = _question(attempt, log, known, request)
+        if asked:
+            if len(known.questions) >= _MOST_QUESTIONS:
+                known.questions.clear()
+            known.questions[asked] = plan
+    return replace(plan, at=at, keys=keys)
+
+
+def _asked(request: _Request) -> tuple[object, ...]:
+    """Return what tells a question from others that differ in more than time and keys; empty if it is not kept."""
+    select, order = request.select, request.order_by
+    if isinstance(select, list | tuple):
+        select = tuple(select)
+        if not all(isinstance(name, str) for name in select):
+            return ()
+    if not isinstance(select, str | tuple | None) or not isinstance(order, str | None):
+        return ()
+    return select, order, request.where, request.limit, request.offset, request.max_bytes
+
+
+def _question(attempt: str, log: Log, known: _Known, request: _Request) -> PeekPlan:
+    """Return what is asked of a snapshot, whatever the keys and the time."""
     form = known.form
     payload = form.payload
     order = order_of(attempt, request.order_by, payload)
@@ -626,9 +657,9 @@ def _plan(attempt: str, log: Log, known: _Known, at: tuple[int, ...], request: _
         form=form,
         storage=log.storage,
         files=(),
-        at=at,
+        at=(),
         since=known.since,
-        keys=keys_of(attempt, request.keys, payload),
+        keys=None,
         where=where,
         select=select,
         columns=tuple(dict.fromkeys([*select, *(each.column for each in order)])) if order else select,

@@ -70,8 +70,8 @@ if TYPE_CHECKING:
 
 
 Words: TypeAlias = npt.NDArray[np.uint64]
-# One array per lane.
-Lanes: TypeAlias = tuple[Words, Words]
+# A row per lane, shape (2, n): what is done to both lanes is done at once.
+Lanes: TypeAlias = npt.NDArray[np.uint64]
 
 LANES = (0, 1)
 _MASK64 = (1 << 64) - 1
@@ -90,55 +90,51 @@ def hash_constant(lane: int, text: str) -> np.uint64:
     return np.uint64(int.from_bytes(digest[:8], "little"))
 
 
+def _lane_constants(text: str) -> Lanes:
+    """Return the constants of both lanes that belong to a text, shape (2, 1)."""
+    return np.array([[hash_constant(lane, text)] for lane in LANES])
+
+
 _ONE = np.uint64(1)
-_MULTIPLY_1 = tuple(hash_constant(lane, "multiply 1") | _ONE for lane in LANES)
-_MULTIPLY_2 = tuple(hash_constant(lane, "multiply 2") | _ONE for lane in LANES)
-STEP = tuple(hash_constant(lane, "step") | _ONE for lane in LANES)
-_FINAL = tuple(hash_constant(lane, "final") for lane in LANES)
+_MULTIPLY_1 = _lane_constants("multiply 1") | _ONE
+_MULTIPLY_2 = _lane_constants("multiply 2") | _ONE
+STEP = _lane_constants("step") | _ONE
+_FINAL = _lane_constants("final")
 _SHIFT_32, _SHIFT_29 = np.uint64(32), np.uint64(29)
 
 
-def mix(x: Words, lane: int) -> Words:
+def mix(x: Lanes) -> Lanes:
     """Mix in place; the argument must be an array of its own."""
     scratch = x >> _SHIFT_32
     x ^= scratch
-    x *= _MULTIPLY_1[lane]
+    x *= _MULTIPLY_1
     np.right_shift(x, _SHIFT_29, out=scratch)
     x ^= scratch
-    x *= _MULTIPLY_2[lane]
+    x *= _MULTIPLY_2
     np.right_shift(x, _SHIFT_32, out=scratch)
     x ^= scratch
     return x
 
 
-def final(x: Words, lane: int) -> Words:
+def final(x: Lanes) -> Lanes:
     """Return `final(x)` of the formula; the argument stays as it is."""
-    return mix(x + _FINAL[lane], lane)
+    return mix(x + _FINAL)
 
 
-def key_of(lane: int, kind: str, place: str, j: int = 0) -> np.uint64:
-    """Return what is added to the j-th words of a kind at a place before they are mixed."""
-    base = int(hash_constant(lane, f"{kind} {place}"))
-    return np.uint64((base + j * int(STEP[lane])) & _MASK64)
+@lru_cache(maxsize=4096)
+def key_of(kind: str, place: str, j: int = 0) -> Lanes:
+    """Return what is added to the j-th words of a kind at a place before they are mixed, shape (2, 1)."""
+    return _lane_constants(f"{kind} {place}") + STEP * np.uint64(j)
 
 
 def zeros(n: int) -> Lanes:
     """Return the sums of n rows to which nothing was added yet."""
-    return np.zeros(n, dtype=np.uint64), np.zeros(n, dtype=np.uint64)
+    return np.zeros((2, n), dtype=np.uint64)
 
 
 def one_word(words: Words, kind: str, place: str) -> Lanes:
     """Return what values of one word each contribute."""
-    return (
-        mix(words + key_of(0, kind, place), 0),
-        mix(words + key_of(1, kind, place), 1),
-    )
-
-
-def add_lanes(into: Lanes, part: Lanes) -> None:
-    """Add what another part of the same rows contributes."""
-    for lane in LANES:
-        np.add(into[lane], part[lane], out=into[lane])
+    return mix(words + key_of(kind, place))
 
 
 def add_words(
@@ -150,20 +146,16 @@ def add_words(
     rows: npt.NDArray[np.intp] | None = None,
 ) -> None:
     """Add what the j-th words contribute, of all rows or of the given distinct ones."""
-    for lane in LANES:
-        part = mix(words + key_of(lane, kind, place, j), lane)
-        if rows is None:
-            np.add(into[lane], part, out=into[lane])
-        else:
-            into[lane][rows] += part
+    part = mix(words + key_of(kind, place, j))
+    if rows is None:
+        into += part
+    else:
+        into[:, rows] += part
 
 
 def wrapped(sums: Lanes, kind: str, place: str) -> Lanes:
     """Return what nested values contribute, from the sums of what is in them."""
-    return (
-        mix(final(sums[0], 0) + key_of(0, kind, place), 0),
-        mix(final(sums[1], 1) + key_of(1, kind, place), 1),
-    )
+    return mix(final(sums) + key_of(kind, place))
 
 
 # Words of a string that are taken column by column; the rest of long ones is taken flat.
@@ -235,9 +227,8 @@ def _add_long(
         words &= _KEEP[left_over]
         words |= _END[left_over]
         heads = np.flatnonzero(np.diff(string, prepend=-1))
-        for lane in LANES:
-            keys = j.view(np.uint64) * STEP[lane] + key_of(lane, kind, place)
-            into[lane][rows[string[heads]]] += np.add.reduceat(mix(words + keys, lane), heads)
+        keys = j.view(np.uint64) * STEP + key_of(kind, place)
+        into[:, rows[string[heads]]] += np.add.reduceat(mix(words + keys), heads, axis=1)
 
 
 def decimal_words(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
@@ -342,7 +333,7 @@ def _divided(limbs: Words, divisor: np.uint64) -> tuple[Words, Words]:
 _Number = TypeVar("_Number", np.uint8, np.int32, np.int64, np.uint64, np.float64)
 
 # Rows that are hashed at once: their words stay in the processor's cache.
-_CHUNK_ROWS = 1 << 15
+_CHUNK_ROWS = 1 << 14
 _NAN = np.uint64(0x7FF8000000000000)
 _NANOS_PER_UNIT = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
@@ -416,9 +407,10 @@ class RowHasher:
             sums = zeros(n)
             for name in self.columns:  # columns of a schema
                 for at in batch.schema.get_all_field_indices(name):  # at most one, checked before
-                    add_lanes(sums, _contribution(batch.column(at), name))
+                    sums += _contribution(batch.column(at), name)
+            lanes = final(sums)
             for lane in LANES:
-                hashes[row : row + n, lane] = final(sums[lane], lane)
+                hashes[row : row + n, lane] = lanes[lane]
             row += n
         return hashes
 
@@ -441,8 +433,7 @@ def _contribution(array: pa.Array, place: str) -> Lanes:
     lanes = _contribution_of(array, type_, place)
     if array.null_count:
         null = array.is_null().to_numpy(zero_copy_only=False)
-        for lane in LANES:
-            lanes[lane][null] = 0
+        lanes[:, null] = 0
     return lanes
 
 
@@ -599,7 +590,7 @@ def _fixed_bytes(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
 def _struct(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
     sums = zeros(len(array))
     for i in range(type_.num_fields):  # fields of a type
-        add_lanes(sums, _contribution(array.field(i), type_.field(i).name))
+        sums += _contribution(array.field(i), type_.field(i).name)
     return wrapped(sums, "struct", place)
 
 
@@ -614,11 +605,11 @@ def _segments(array: pa.Array) -> tuple[npt.NDArray[np.int64], int, int]:
     return offsets - offsets[0], int(offsets[0]), int(offsets[-1] - offsets[0])
 
 
-def _segment_sums(values: Words, offsets: npt.NDArray[np.int64]) -> Words:
+def _segment_sums(values: Lanes, offsets: npt.NDArray[np.int64]) -> Lanes:
     """Sum each segment, modulo 2**64; differences of a running sum, which allow empty ones."""
-    running = np.zeros(values.shape[0] + 1, dtype=np.uint64)
-    np.cumsum(values, out=running[1:])
-    return running[offsets[1:]] - running[offsets[:-1]]
+    running = zeros(values.shape[1] + 1)
+    np.cumsum(values, axis=1, out=running[:, 1:])
+    return running[:, offsets[1:]] - running[:, offsets[:-1]]
 
 
 def _list(array: pa.Array, place: str) -> Lanes:
@@ -628,14 +619,10 @@ def _list(array: pa.Array, place: str) -> Lanes:
     positions = np.arange(n, dtype=np.int64) - np.repeat(offsets[:-1], sizes)
     parts = _contribution(elements, "[]")
     null = elements.is_null().to_numpy(zero_copy_only=False) if elements.null_count else None
-    sums = []
-    for lane in LANES:
-        steps = (positions + 1).view(np.uint64) * STEP[lane]
-        mixed = mix(parts[lane] + steps, lane)
-        if null is not None:
-            mixed[null] = 0
-        sums.append(_segment_sums(mixed, offsets) + sizes.view(np.uint64))
-    return wrapped((sums[0], sums[1]), "list", place)
+    mixed = mix(parts + (positions + 1).view(np.uint64) * STEP)
+    if null is not None:
+        mixed[:, null] = 0
+    return wrapped(_segment_sums(mixed, offsets) + sizes.view(np.uint64), "list", place)
 
 
 def _map(array: pa.Array, place: str) -> Lanes:
@@ -643,8 +630,7 @@ def _map(array: pa.Array, place: str) -> Lanes:
     keys = _contribution(array.keys.slice(first, n), "{}")
     items = _contribution(array.items.slice(first, n), "{}=")
     sizes = np.diff(offsets).view(np.uint64)
-    sums = [_segment_sums(final(keys[lane] + items[lane], lane), offsets) + sizes for lane in LANES]
-    return wrapped((sums[0], sums[1]), "map", place)
+    return wrapped(_segment_sums(final(keys + items), offsets) + sizes, "map", place)
 
 
 ARROW_SCHEME = "arrow1"

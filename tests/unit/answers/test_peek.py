@@ -422,6 +422,7 @@ def test_columns_that_came_later_are_null_before(tmp_path: Path) -> None:
         ({"timeout_s": math.nan}, InvalidUsageError, "found timeout_s=nan"),
         ({"at": "x"}, InvalidUsageError, "could not read a time"),
         ({"select": []}, InvalidUsageError, r"found select=\[\]"),
+        ({"select": [["k"]]}, InvalidUsageError, "found select="),
         ({"select": ["k", "k"]}, InvalidUsageError, r"found select=\['k', 'k'\]"),
         ({"select": "none"}, SchemaMismatchError, "found no column 'none' — hint: choose among"),
         ({"order_by": "none"}, SchemaMismatchError, "found no column 'none' — hint: choose among"),
@@ -483,3 +484,29 @@ def test_many_small_files_are_not_kept_sorted(monkeypatch: pytest.MonkeyPatch, l
     assert explained(log, keys={"k": [2]}).size_bytes == size
     with pytest.raises(ResultTooLargeError, match=f"found {size} bytes to read, scan_limit={size - 1}"):
         peek(log, scan_limit=size - 1)
+
+
+def test_question_that_is_kept_is_answered_as_the_first_time(log: Log) -> None:
+    asked: list[dict[str, Any]] = [
+        {"select": select, "order_by": order_by, "limit": limit, "offset": offset, "where": where, "keys": keys}
+        for select in (None, "k", ["word", "k"], ("k",))
+        for order_by in (None, "k", ["word", ("k", "desc")])
+        for limit, offset in ((None, 0), (1, 0), (1, 1))
+        for where in (None, "k > 1")
+        for keys in (None, {"k": [1, 2]}, {"word": ["c"]}, {("word", "k"): [("b", 2)]})
+        if order_by is not None or limit is None
+    ]
+    for at in (1, 2):
+        for question in asked:
+            again = peek(log, at=at, **question)
+            fresh = log_of((1, 1, 1, "a"), (1, 2, 2, "b"), (2, -1, 1, "a"), (2, 1, 3, "c"))
+            assert again.sort_by("_diff").to_pylist() == peek(fresh, at=at, **question).sort_by("_diff").to_pylist()
+
+
+def test_question_that_is_kept_is_of_one_snapshot(log: Log) -> None:
+    assert rows_of(log, keys={"k": [9]}) == []
+    append(log, [(3, 1, 9, "z")], 4)
+    assert rows_of(log, keys={"k": [9]}) == [(9, "z", 1)]
+    log.allow_compaction(3)
+    with pytest.raises(SinceViolationError):
+        peek(log, at=2, keys={"k": [9]})
