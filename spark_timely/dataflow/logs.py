@@ -41,6 +41,8 @@ from spark_timely.log.store.urls import identity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from spark_timely.protocol.note import Fence
+
 __all__ = ["Sink", "existing_logs", "least_time", "open_logs", "refreshed"]
 
 
@@ -63,6 +65,8 @@ class Sink:
         `Stream.capture`.
     kept : bool
         Whether it is what an operator remembers, in a log of the dataflow's own.
+    fence : Fence or None
+        The start of the compute instance that runs the dataflow; None if none does.
     """
 
     name: str
@@ -72,6 +76,7 @@ class Sink:
     owner: str
     replaces: str | None = None
     kept: bool = False
+    fence: Fence | None = None
 
     @property
     def can_be_taken_over(self) -> bool:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from spark_timely.log.files.format import LogFormat
     from spark_timely.log.streams import CaptureLog
+    from spark_timely.protocol.note import Fence
     from spark_timely.time.domain import FrontierLike
 
 
@@ -506,6 +507,7 @@ class StreamWriter:
         reason: str = "compare and append",
         note: Note | None = None,
         plans: Sequence[str] = (),
+        fence: Fence | None = None,
     ) -> CommitOutcome:
         """Append files that were written for the next commit of a state, if the stream is still in it.
 
@@ -521,20 +523,21 @@ class StreamWriter:
             For people.
         note : Note, optional
             For programs.
-        plans : sequence of str
+        plans, fence
             As in `CommitRequest`.
 
         Raises
         ------
         UpperMismatchError, ClosedError
             If the stream has moved. The files are deleted.
-        PlanMismatchError
-            If it is the output of another plan. The files are deleted.
+        PlanMismatchError, OwnershipError
+            If it is the output of another plan, or a newer epoch of a compute instance writes it. The files are
+            deleted.
         NotBeyondError
             If `upper` is not beyond the expected state's frontier.
         """
         p_times, deltas = self._downgrade(expected, self.log.domain.parse_frontier(upper))
-        return self._request(expected, files, p_times, deltas, reason, note or Note(), plans=plans)
+        return self._request(expected, files, p_times, deltas, reason, note or Note(), plans=plans, fence=fence)
 
     def advance(self, frontier: FrontierLike, *, reason: str = "advance") -> CommitOutcome:
         """Say that nothing follows at times not beyond a frontier. Does nothing where the stream is there already.
@@ -709,6 +712,7 @@ class StreamWriter:
         *,
         batch: int | None = None,
         plans: Sequence[str] = (),
+        fence: Fence | None = None,
     ) -> CommitOutcome:
         """Commit; delete the files where that is refused, or another attempt of this key came first."""
         log = self.log
@@ -724,6 +728,7 @@ class StreamWriter:
             batch=batch,
             step=None if batch is None else 0,
             plans=tuple(plans),
+            fence=fence,
         )
         try:
             outcome = log.commit(request)

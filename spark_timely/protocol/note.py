@@ -31,7 +31,17 @@ from spark_timely.errors import (
 )
 from spark_timely.masking import masked
 
-__all__ = ["ImportMark", "InputNote", "MicroBatch", "Note", "Opening", "OutputFailure", "OutputNote", "TaskNote"]
+__all__ = [
+    "Fence",
+    "ImportMark",
+    "InputNote",
+    "MicroBatch",
+    "Note",
+    "Opening",
+    "OutputFailure",
+    "OutputNote",
+    "TaskNote",
+]
 
 NOTE_VERSION: Final = 1
 MOST_BYTES: Final = 64 * 1024
@@ -218,6 +228,37 @@ class TaskNote:
 
 
 @dataclass(frozen=True, slots=True)
+class Fence:
+    """Name a start of a compute instance: a later one keeps an earlier one from writing. Lasts.
+
+    Attributes
+    ----------
+    instance : str
+        Id of the instance.
+    epoch : int
+        Grows with each start.
+    owner : str
+        Id of the start. A number alone is no identity: logs that were put back give one twice.
+    """
+
+    instance: str
+    epoch: int
+    owner: str
+
+    def may_follow(self, before: Fence | None) -> bool:
+        """Return whether this start may write where another, or this one, wrote last.
+
+        Examples
+        --------
+        >>> Fence("one", 2, "b").may_follow(Fence("one", 1, "a")), Fence("one", 1, "a").may_follow(Fence("one", 1, "b"))
+        (True, False)
+        """
+        if before is None or self == before:
+            return True
+        return self.instance == before.instance and self.epoch > before.epoch
+
+
+@dataclass(frozen=True, slots=True)
 class OutputNote:
     """Say what an output of a dataflow was made from. Lasts, its step excepted.
 
@@ -248,6 +289,8 @@ class OutputNote:
         had moved it there: of events it has none of before, and all that a collection holds then stands there.
     task : TaskNote or None
         How the continual task began whose output it is; None of a dataflow's output, and before a task's first commit.
+    fence : Fence or None
+        The compute instance that writes the output, and its newest start. None: no instance writes it.
     """
 
     inputs: Mapping[str, InputNote] = field(default_factory=dict)
@@ -261,6 +304,7 @@ class OutputNote:
     consented: bool | None = None
     begins: tuple[tuple[int, ...], ...] | None = None
     task: TaskNote | None = None
+    fence: Fence | None = None
 
     def consent(self, upper: tuple[tuple[int, ...], ...], found: Mapping[str, InputNote] | None = None, /) -> str:
         """Return what `replaces` names to continue from this state of the output with its inputs as they were found.
@@ -502,6 +546,7 @@ def _output(facts: object) -> OutputNote | None:
     inputs = {path: _input(each) for path, each in cast("dict[str, dict[str, object]]", values.pop("inputs")).items()}
     upper, begins = (cast("list[list[int]] | None", values.pop(name, None)) for name in ("upper", "begins"))
     task = cast("dict[str, object] | None", values.pop("task", None))
+    fence = _part(Fence, values.pop("fence", None))
     return OutputNote(
         inputs,
         failures=tuple(failures),
@@ -509,6 +554,7 @@ def _output(facts: object) -> OutputNote | None:
         upper=None if upper is None else tuple(tuple(element) for element in upper),
         begins=None if begins is None else tuple(tuple(element) for element in begins),
         task=None if task is None else _task(task),
+        fence=fence,
         **values,  # type: ignore[arg-type]
     )
 

@@ -12,7 +12,9 @@ Invariants
    the code is another is asked with the inputs that the output was made from; whether these changed, apart from it.
 5. From its first step on an output is where the dataflow itself brought it, with no rows but its own, or it stops: what
    it was moved past would never be computed. What is wrong without its beginning (`Sink.is_whole`) also begins there.
-6. A consent covers what its error named and nothing else: either that the code is another, or all that was found of
+6. Of two epochs of a compute instance the lower one appends nothing once the higher one has claimed the output: that is
+   compared in the same decision as the upper.
+7. A consent covers what its error named and nothing else: either that the code is another, or all that was found of
    the output and its inputs at once.
 """
 
@@ -186,9 +188,16 @@ class Outputs:
     def claim(self) -> None:
         """Write this plan into the outputs that have the plan, or are in the state, which it replaces.
 
-        See invariants 4 and 6.
+        And the epoch of a compute instance into all of them. See invariants 4, 6 and 7.
+
+        Raises
+        ------
+        OwnershipError
+            If a newer epoch was here.
         """
         for sink in self._sinks:  # one turn per output
+            if sink.fence is not None:
+                _report(self._logs[sink.path], sink, partial(_fenced, sink))
             _report(self._logs[sink.path], sink, partial(self._claim, sink))
 
     def _claim(self, sink: Sink, state: StreamState) -> _Report | None:
@@ -377,10 +386,17 @@ def _append(
         expected=state,
         upper=state.frontier if upper is None else upper,
         reason=f"{sink.owner}: {sink.name} {what}".rstrip(),
-        note=Note(output=note),
+        note=Note(output=replace(note, fence=sink.fence)),
         plans=plans,
+        fence=sink.fence,
     )
     return outcome.state
+
+
+def _fenced(sink: Sink, state: StreamState) -> _Report | None:
+    """Return the note that has an instance's epoch; None if it is there."""
+    note = note_of(state, sink)
+    return None if note.fence == sink.fence else (replace(note, step=None), "is an instance's", ())
 
 
 # What is to be said of an output, what happened, and the plans that the output may have; any unless given.
@@ -498,7 +514,7 @@ def _changed(
 ) -> DataLossError | None:
     """Return the error of an output that others moved, or that was made from other inputs; None if neither.
 
-    It names all that was found, for its consent covers all of it (invariant 6).
+    It names all that was found, for its consent covers all of it (invariant 7).
     """
     output = _moved(sink, state)
     if not inputs and not output:

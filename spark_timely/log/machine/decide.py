@@ -45,6 +45,7 @@ from spark_timely.protocol.rules import (
 )
 
 if TYPE_CHECKING:
+    from spark_timely.protocol.note import Fence
     from spark_timely.time.domain import TimeDomain
 
 
@@ -99,7 +100,7 @@ def decide_commit(
     Raises
     ------
     StreamMissingError, OwnershipError, RolledBackError, ClosedError, UpperMismatchError
-        If the stream is not there, another's, ahead of the micro-batch, closed, or moved.
+        If the stream is not there, another's or a newer instance's, ahead of the micro-batch, closed, or moved.
     PlanMismatchError
         If the stream is an output of a dataflow with another plan.
     UnheldCapabilityError, NegativeCountError
@@ -114,6 +115,8 @@ def decide_commit(
         _check_takeover(path, state, request, owners)
     elif request.batch is not None and not request.carry and _is_duplicate(path, state, request, recorded):
         return None
+    if not taken:
+        _check_fence(path, state, request.fence)
     check_plan(path, state, request.plans, None if request.note.output is None else request.note.output.outline)
     if state.closed:
         raise closed_stream(path, name)
@@ -165,6 +168,9 @@ def _note(state: StreamState, request: CommitRequest, *, taken: bool) -> Note:
     if own.greatest is None and bounds is not None and bounds.shape[1] == 1 and not skewed:
         own = replace(own, greatest=int(bounds[1, 0]))
     note = own.following(state.note, owner=state.owner if taken else None)
+    if taken and note.output is not None and note.output.fence is not None:
+        # The instance that wrote it is refused as another owner from now on.
+        note = replace(note, output=replace(note.output, fence=request.fence))
     if own.output is None and note.output is not None and note.output.upper is not None:
         # The dataflow says itself what its output is made from; these messages are not by it.
         note = replace(note, output=replace(note.output, others=note.output.others + request.rows()))
@@ -244,6 +250,23 @@ def check_plan(path: str, state: StreamState, plans: Sequence[str], outline: str
         context={"path": path, "stream": state.stream},
         expected=mine,
         found=before.plan,
+    )
+
+
+def _check_fence(path: str, state: StreamState, fence: Fence | None) -> None:
+    """Refuse a commit of whoever is not the compute instance that writes a stream, or was replaced as such."""
+    before = None if state.note.output is None else state.note.output.fence
+    if before is None or (fence is not None and fence.may_follow(before)):
+        return
+    mine = "none" if fence is None else f"start {fence.epoch} ({fence.owner}) of instance {fence.instance!r}"
+    msg = (
+        f"could not append to stream {state.stream!r} of log {path!r}: found it written by start {before.epoch} "
+        f"({before.owner}) of instance {before.instance!r}, this is {mine}"
+    )
+    raise OwnershipError(
+        msg,
+        hint="an instance that was replaced ends; to write the log otherwise, take the stream over under another name",
+        context={"path": path, "stream": state.stream, "owner": state.owner},
     )
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spark_timely.log.files.format import LogFormat
+    from spark_timely.protocol.note import Fence
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.domain import TimeDomain
 
@@ -228,6 +229,9 @@ class CommitRequest:
     plans : tuple of str
         Fingerprints of plans: the stream's newest note has one of these, or none, or the commit is refused. The first
         is the committer's own. Not asked for if empty.
+    fence : Fence or None
+        The start of a compute instance that commits. The stream's newest note has none that it may not follow, or the
+        commit is refused; where the note has one and this is None it is refused too.
     """
 
     stream: str
@@ -248,6 +252,7 @@ class CommitRequest:
     takeover: bool = False
     new_epoch: bool = False
     plans: tuple[str, ...] = ()
+    fence: Fence | None = None
 
     def minima(self, arity: int) -> IntArray:
         """Return minimal times of the messages, an array of shape (m, k)."""
