@@ -67,6 +67,9 @@ class Sink:
         Whether it is what an operator remembers, in a log of the dataflow's own.
     fence : Fence or None
         The start of the compute instance that runs the dataflow; None if none does.
+    as_of : int or None
+        Time at which a collection begins that is not there yet: what is there then stands at it. None: where its inputs
+        begin.
     """
 
     name: str
@@ -77,6 +80,7 @@ class Sink:
     replaces: str | None = None
     kept: bool = False
     fence: Fence | None = None
+    as_of: int | None = None
 
     @property
     def can_be_taken_over(self) -> bool:

@@ -711,7 +711,7 @@ class Engine:
         return plans[sink]
 
     def _beginning(self, sink: Sink, state: StreamState) -> Antichain | None:
-        """Return where an output begins whose inputs have forgotten their beginning; None for any other.
+        """Return where an output begins that is to begin later, or whose inputs have forgotten; None for any other.
 
         Events begin after the last time to which anything that is forgotten would have gone: what it holds is whole.
         Updates begin where those at since go, which stand for all before them.
@@ -720,6 +720,8 @@ class Engine:
         if note_of(state, sink).upper is not None or state.frontier != domain.minimum_frontier or domain.arity > 1:
             return None
         begins: list[Antichain] = []
+        if sink.as_of is not None and sink.view.updates and sink.as_of > domain.minimum[0]:
+            begins.append(Antichain.of(sink.as_of))
         for leaf, delays in paths_of(sink.view):  # one turn per way from a log
             ((since,),) = self._logs[leaf.path].since().elements
             if since == leaf.domain.minimum[0]:
@@ -754,6 +756,8 @@ class Engine:
             )
 
     def _say_beginning(self, sink: Sink, begins: Antichain) -> None:
+        if sink.as_of is not None and begins == Antichain.of(sink.as_of):
+            return
         sinces = {path: log.since() for path, log in self._logs.items() if path in self._from.below[sink]}
         said = {path: self._logs[path].domain.render_frontier(since) for path, since in sinces.items()}
         at = sink.view.domain.render_frontier(begins)
