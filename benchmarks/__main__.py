@@ -14,6 +14,7 @@ from . import (
     answer_cases,
     arrangement_cases,
     cli_cases,
+    compute_cases,
     continual_cases,
     copy_cases,
     dataflow_cases,
@@ -66,7 +67,7 @@ def main() -> int:
     cases += subscribe_cases.run(scratch, wanted)
     on_one = (
         *NAMES, *dataflow_cases.NAMES, *latency_cases.NAMES, *arrangement_cases.NAMES, *continual_cases.NAMES,
-        *copy_cases.NAMES,
+        *copy_cases.NAMES, *compute_cases.NAMES,
     )  # fmt: skip
     if any(map(wanted, on_one)):
         cases += on_spark(given.rows, given.repeats, scratch, wanted)
@@ -97,6 +98,8 @@ def on_spark(n_rows: int, repeats: int, scratch: Path, wanted: Callable[[str], b
             cases += continual_cases.run(spark, scratch, wanted, n_rows)
         if any(map(wanted, copy_cases.NAMES)):
             cases += copy_cases.run(spark, scratch, wanted, n_rows)
+        if any(map(wanted, compute_cases.NAMES)):
+            cases += compute_cases.run(spark, scratch, wanted, n_rows)
         return cases
     finally:
         spark.stop()

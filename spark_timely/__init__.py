@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from spark_timely.spark.collection import consolidate as consolidate
     from spark_timely.spark.collection import snapshot as snapshot
     from spark_timely.spark.collection import snapshot_at as snapshot_at
+    from spark_timely.spark.compute import ComputeInstance as ComputeInstance
     from spark_timely.spark.continual import ContinualTask as ContinualTask
     from spark_timely.spark.continual import deletes as deletes
     from spark_timely.spark.continual import newest as newest
@@ -74,6 +75,7 @@ _EXPORTS: dict[str, str] = {
     "Antichain": "spark_timely.time.antichain",
     "CaptureQuery": "spark_timely.spark.start",
     "Changes": "spark_timely.spark.bodies",
+    "ComputeInstance": "spark_timely.spark.compute",
     "ContinualTask": "spark_timely.spark.continual",
     "Cut": "spark_timely.log.cut",
     "Dataflow": "spark_timely.spark.dataflow",
@@ -122,6 +124,7 @@ __all__ = [
     "Antichain",
     "CaptureQuery",
     "Changes",
+    "ComputeInstance",
     "ContinualTask",
     "Cut",
     "Dataflow",

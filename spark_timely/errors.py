@@ -571,15 +571,16 @@ class MultiplicityOverflowError(TimelyError, OverflowError):
 
 
 class ResultTooLargeError(TimelyError):
-    """An answer has more bytes than its caller allows. Nothing of it was given.
+    """An answer has more bytes than its caller allows, or takes more to read. Nothing of it was given.
 
-    Ask for fewer rows or columns, or allow more with ``max_bytes``.
+    Ask for fewer rows or columns, or allow more with ``max_bytes``, or ``scan_limit`` for what is read.
     """
 
     sqlstate = "54000"
 
     size_bytes = _Value("Bytes of the answer, as far as it was made.")
     limit_bytes = _Value("Bytes that are allowed.")
+    limit_name = _Value("Which limit it is: ``max_bytes``, ``scan_limit`` or ``max_rows``.")
 
 
 class CanceledError(TimelyError):

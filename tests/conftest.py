@@ -54,22 +54,41 @@ settings.load_profile("long" if os.environ.get("SPARK_TIMELY_LONG", "0") not in 
 _FOLDERS = ("unit", "golden", "property", "conformance", "interop", "typing", "stores", "faults", "spark", "bench")
 # Of those with Spark or kills, the longest first: the last that one process takes should not keep the other waiting.
 LONGEST_FILES = (
-    "faults/test_executors.py",
-    "spark/test_pages.py",
-    "faults/test_kill.py",
     "spark/test_connect.py",
+    "spark/test_pages.py",
+    "spark/test_many_times.py",
+    "spark/test_mirror.py",
+    "faults/test_kill.py",
+    "spark/test_continual.py",
+    "spark/test_replay.py",
     "faults/test_dataflow_kill.py",
-    "spark/test_source.py",
-    "stores/test_faults.py",
-    "faults/test_forgetting_kill.py",
-    "faults/test_retention_races.py",
-    "spark/test_short_examples.py",
-    "faults/test_handover_kill.py",
-    "spark/test_went_back.py",
+    "spark/test_example_handover.py",
     "spark/test_foreach_batch.py",
     "spark/test_dataflow.py",
+    "spark/test_source.py",
+    "stores/test_faults.py",
+    "spark/test_many_times_tasks.py",
+    "spark/test_short_examples.py",
+    "spark/test_handover.py",
+    "spark/test_seen.py",
+    "spark/test_demo.py",
+    "faults/test_executors.py",
+    "spark/test_misuses.py",
+    "spark/test_cdcv2.py",
+    "spark/test_secrets.py",
+    "faults/test_forgetting_kill.py",
+    "spark/test_copy_to.py",
+    "spark/test_other_readers.py",
+    "spark/test_product_times.py",
     "spark/test_same_answer.py",
     "spark/test_log_rewritten.py",
+    "faults/test_handover_kill.py",
+    "spark/test_digest.py",
+    "spark/test_went_back.py",
+    "spark/test_changes_while_running.py",
+    "spark/test_late_data.py",
+    "faults/test_retention_races.py",
+    "faults/test_continual_kill.py",
 )
 
 
@@ -147,9 +166,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
-            "spark.databricks.delta.snapshotPartitions": "2",  # of small tables: Delta's own choice is 50 tasks
             "spark.driver.memory": "2g",
-            "spark.driver.extraJavaOptions": QUICK,  # a session of minutes, and two JVMs for two cores
+            "spark.driver.extraJavaOptions": f"{QUICK} -Xmn500m",  # a session of minutes, and two JVMs for two cores
+            "spark.sql.codegen.cache.maxEntries": "5000",  # Spark keeps 100: what many tests need was compiled anew
             "spark.sql.session.timeZone": SESSION_ZONE,
             # Spark's own choice starts a process for each file (`chmod`): jobs of `faults` and Connect's server do.
             "spark.sql.streaming.checkpointFileManagerClass": QUICK_CHECKPOINTS,

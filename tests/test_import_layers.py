@@ -27,6 +27,7 @@ LEVELS = {
     "trace": 5,
     "log": 6,
     "dataflow": 7,
+    "compute": 7,
     "interop": 7,
     "spark.base": 7,
     "dataflow.engine": 8,
@@ -37,11 +38,12 @@ LEVELS = {
     "sink": 8,
     # Its class is what Spark knows as the format, for writes too.
     "datasource": 9,
-    "spark": 10,
-    "cli": 11,
-    "testing": 11,
+    "compute.drive": 10,
+    "spark": 11,
+    "cli": 12,
+    "testing": 12,
     # Runs the command line.
-    "__main__": 12,
+    "__main__": 13,
 }
 
 
@@ -55,7 +57,12 @@ THIRD_PARTY = {
     "numba": ("spark_timely.progress.kernels",),
     "shtab": ("spark_timely.cli",),
     "tqdm": ("spark_timely.cli",),
-    "sqlglot": ("spark_timely.predicate", "spark_timely.continual.body", "spark_timely.continual.skeleton"),
+    "sqlglot": (
+        "spark_timely.predicate",
+        "spark_timely.compute.sql",
+        "spark_timely.continual.body",
+        "spark_timely.continual.skeleton",
+    ),
 }
 
 

@@ -20,6 +20,7 @@ PUBLIC = [
     "Antichain",
     "CaptureQuery",
     "Changes",
+    "ComputeInstance",
     "ContinualTask",
     "Cut",
     "Dataflow",

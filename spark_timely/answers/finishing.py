@@ -198,6 +198,7 @@ def check_size(plan: PeekPlan, rows: pa.Table) -> None:
             hint="ask for fewer rows or columns, or allow more with max_bytes",
             size_bytes=size,
             limit_bytes=plan.max_bytes,
+            limit_name="max_bytes",
         )
 
 

@@ -12,6 +12,8 @@ Invariants
 
 from __future__ import annotations
 
+import os
+import queue
 import threading
 import time as clock
 import weakref
@@ -48,7 +50,6 @@ from spark_timely.log.wait import wait_until
 from spark_timely.predicate import parse_predicate
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
 
     from spark_timely.answers.finishing import OrderLike
@@ -65,6 +66,8 @@ SCAN_LIMIT_BYTES: Final = 256 << 20
 _POLL_S: Final = 0.01
 _FAR_POLL_S: Final = 1.0
 _MOST_TRIES: Final = 5
+# How long a thread waits for another peek.
+_IDLE_S: Final = 30.0
 # Questions that are kept ready by a log: those of a program differ in keys and time alone.
 _MOST_QUESTIONS: Final = 64
 
@@ -433,9 +436,50 @@ def start_peek(
         _Request(target, at, keys, where, select, order_by, limit, offset, max_bytes, forgotten, timeout_s,
                  storage_options, scan_limit, job, failure)
     )  # fmt: skip
-    # A process that ends does not wait for peeks.
-    threading.Thread(target=begun._run, name="spark_timely-peek", daemon=True).start()
+    _threads.begin(begun._run)
     return begun
+
+
+class _Threads:
+    """Threads that answer peeks, and wait for the next one a while: each keeps the logs that it opened.
+
+    A process that ends does not wait for them.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+        # A child that was forked has none of them.
+        os.register_at_fork(after_in_child=self.forget)
+
+    def forget(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[queue.SimpleQueue[Callable[[], None]]] = []
+
+    def begin(self, call: Callable[[], None]) -> None:
+        """Have a thread call something: one that waits, or a new one."""
+        with self._lock:
+            inbox = self._waiting.pop() if self._waiting else None
+        if inbox is None:
+            inbox = queue.SimpleQueue()
+            threading.Thread(target=self._run, args=(inbox,), name="spark_timely-peek", daemon=True).start()
+        inbox.put(call)
+
+    def _run(self, inbox: queue.SimpleQueue[Callable[[], None]]) -> None:
+        while True:
+            try:
+                call = inbox.get(timeout=_IDLE_S)
+            except queue.Empty:
+                with self._lock:
+                    if inbox in self._waiting:
+                        self._waiting.remove(inbox)
+                        return
+                continue  # it was taken just now: its call is about to come
+            call()
+            with self._lock:
+                self._waiting.append(inbox)
+
+
+_threads = _Threads()
 
 
 # Answering -----------------------------------------------------------------------------------------------
@@ -711,6 +755,7 @@ def _by_job(plan: PeekPlan, what: Scan, request: _Request) -> pa.Table:
             hint="ask for keys, give a job that answers it, or raise scan_limit",
             size_bytes=what.n_bytes,
             limit_bytes=request.scan_limit,
+            limit_name="scan_limit",
         )
     files = (*(path for path, _ in what.small), *(piece.path for piece in what.pieces))
     return finish(plan, request.job(replace(plan, files=files)))

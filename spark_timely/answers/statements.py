@@ -78,7 +78,7 @@ _BARE: Final = words_of(
     " current_user localtimestamp session_user user"
 )
 _MOST_DIGITS: Final = 19  # of 64 bits
-_MOST_ROWS_DIGITS: Final = 18
+_MOST_ROWS_DIGITS: Final = 38  # beyond 64 bits it is all rows, and not for Spark to read
 _TIME_HINT: Final = "write a time: 17, '2013-06-12T08:00Z', DATE '2013-06-12', or (1, 2) for two coordinates"
 _NAMES_HINT: Final = (
     "name its log with names={…}, on the command line with --name TABLE=LOG, or write the path of its log in"

@@ -213,7 +213,7 @@ class Subscription:
             batch = self._rest or self._next(wait_s)
             if batch is None:
                 break
-            rows = batch.rows if missing is None else batch.rows.slice(0, missing)
+            rows = batch.rows if missing is None else batch.rows.slice(0, min(missing, batch.rows.num_rows))
             self._give(batch, rows.num_rows)
             if rows.num_rows:
                 found.append(rows)
@@ -259,6 +259,7 @@ class Subscription:
                 hint="resume from the position with a larger max_bytes: it was given up to there",
                 size_bytes=size,
                 limit_bytes=self._max_bytes,
+                limit_name="max_bytes",
             )
         return Batch(lower, upper, rows)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from spark_timely.errors import InvalidUsageError, SinceViolationError, shown
+from spark_timely.errors import InvalidUsageError, NotBeyondError, SinceViolationError, shown
 from spark_timely.log import Log
 from spark_timely.log.log import open_log
 from spark_timely.log.store.keys import own_options
@@ -35,11 +35,13 @@ __all__ = [
     "Input",
     "Targets",
     "TimestampExplanation",
+    "check_complete",
     "check_since",
     "choose_time",
     "domain_of",
     "explain_timestamp",
     "input_of",
+    "numbered_by",
     "opened_targets",
 ]
 
@@ -300,7 +302,7 @@ def input_of(name: str, log: Log, /) -> Input:
         Not refreshed here.
     """
     upper = log.frontier()
-    return Input(name, log.path, log.since(), upper, None if upper else _last_of(log), _numbered_by(log))
+    return Input(name, log.path, log.since(), upper, None if upper else _last_of(log), numbered_by(log))
 
 
 def choose_time(
@@ -417,6 +419,41 @@ def check_since(domain: TimeDomain, inputs: Sequence[Input], time: Time) -> None
     )
 
 
+def check_complete(attempt: str, chosen: TimestampExplanation, /) -> None:
+    """Refuse a time that nobody asked for and that is not complete: without a time, nothing is waited for.
+
+    Parameters
+    ----------
+    attempt : str
+        For errors.
+    chosen : TimestampExplanation
+
+    Raises
+    ------
+    NotBeyondError
+        If no time at or beyond every since is complete in all inputs.
+
+    Examples
+    --------
+    >>> check_complete("peek", choose_time(TimeDomain(("long",)), [Input("a", "/a", Antichain.of(3), Antichain.of(3))]))
+    Traceback (most recent call last):
+    ...
+    spark_timely.errors.NotBeyondError: ...could not peek: found no time that is complete: since=[3], upper=[3] ...
+    """
+    if chosen.why != "since":
+        return
+    domain = chosen.domain
+    since, upper = domain.render_frontier(chosen.since), domain.render_frontier(chosen.upper)
+    held = "" if len(chosen.inputs) == 1 else f", held back by log {chosen.waits_for()[0].path!r}"
+    msg = f"could not {attempt}: found no time that is complete: since={since}, upper={upper}{held}"
+    raise NotBeyondError(
+        msg,
+        hint="wait for the first commit that closes a time, or give the time: it is waited for",
+        time=domain.render_time(chosen.time),
+        frontier=upper,
+    )
+
+
 def _check_comparable(inputs: Sequence[Input]) -> None:
     """Refuse times that number micro-batches of different queries: they mean nothing to each other."""
     owners: dict[str, str] = {}
@@ -465,8 +502,16 @@ def _last_of(log: Log) -> Time:
     return tuple(np.concatenate([least, index.max_times]).max(axis=0).tolist())
 
 
-def _numbered_by(log: Log) -> str:
-    """Return the queries of whose micro-batches a log's times are the numbers, as one text; else nothing."""
+def numbered_by(log: Log, /) -> str:
+    """Return the queries of whose micro-batches a log's times are the numbers, as one text; else nothing.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from spark_timely.log import MemoryLog
+    >>> numbered_by(MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,)))
+    ''
+    """
     states = log.streams().values()
     numbered = [each for each in states if each.batch is not None and each.note.greatest == each.batch]
     if not numbered or len(numbered) != len(states):

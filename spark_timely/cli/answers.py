@@ -39,7 +39,7 @@ from spark_timely.answers.statements import (
     parse_order,
 )
 from spark_timely.answers.subscribe import Subscription, subscribe
-from spark_timely.answers.timestamp import TimestampExplanation, explain_timestamp
+from spark_timely.answers.timestamp import TimestampExplanation, check_complete, explain_timestamp
 from spark_timely.cli.output import Console, Table, cell_text, count_text, plain_value, printable
 from spark_timely.cli.parser import Run
 from spark_timely.cli.verbs import as_python, asked_log, reach, storage_options
@@ -66,12 +66,13 @@ def _format(options: argparse.Namespace) -> str:
     return "json" if options.json else options.format or "table"
 
 
-def _rows_of(table: pa.Table) -> Iterator[dict[str, object]]:
+def rows_of(table: pa.Table) -> Iterator[dict[str, object]]:
+    """Give the rows of a table as they are printed, some at a time."""
     for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
         yield from as_python(batch)
 
 
-def _print_rows(names: Sequence[str], rows: Iterator[dict[str, object]], form: str, console: Console) -> None:
+def print_rows(names: Sequence[str], rows: Iterator[dict[str, object]], form: str, console: Console) -> None:
     """Write rows as a table, as CSV with a header, or as one JSON object each."""
     table = Table(console, names, as_is=True) if form == "table" else None
     if form == "csv":
@@ -123,9 +124,9 @@ def _peek(options: argparse.Namespace, console: Console) -> bool:
         table = peek(
             log,
             at=options.at,
-            keys=_keys(log, options.key),
+            keys=keys_of(log.schema, options.key),
             where=options.where,
-            select=None if options.select is None else _names(options.select),
+            select=None if options.select is None else names_of(options.select),
             order_by=None if options.order_by is None else parse_order(options.order_by),
             limit=options.limit,
             offset=options.offset,
@@ -136,22 +137,22 @@ def _peek(options: argparse.Namespace, console: Console) -> bool:
             explain=found.append,
         )
     except ResultTooLargeError as error:
-        if "scan_limit=" in error.message:
+        if error.limit_name == "scan_limit":
             error.hint = "ask for keys, give a larger --scan-limit, or let Spark answer: spark-timely sql 'SELECT …'"
         raise
-    _print_rows(table.schema.names, _rows_of(table), form, console)
+    print_rows(table.schema.names, rows_of(table), form, console)
     if options.explain:
         for each in found:
             _explain(each.to_dict(), console)
     return True
 
 
-def _names(text: str) -> list[str]:
+def names_of(text: str) -> list[str]:
     """Return the names of columns that stand with commas between them."""
     return [name.strip() for name in text.split(",")]
 
 
-def _keys(log: Log, pairs: Sequence[str]) -> dict[Any, list[Any]] | None:
+def keys_of(schema: pa.Schema, pairs: Sequence[str]) -> dict[Any, list[Any]] | None:
     """Return the keys that were given: the n-th values of several columns belong together."""
     values: dict[str, list[object]] = {}
     for pair in pairs:  # one turn per option
@@ -159,7 +160,7 @@ def _keys(log: Log, pairs: Sequence[str]) -> dict[Any, list[Any]] | None:
         if not equals or not name:
             msg = f"could not read the command line: found --key {shown(pair)}"
             raise InvalidOptionError(msg, hint="write --key COLUMN=VALUE; for null --where 'COLUMN IS NULL'")
-        kind = log.schema.field(name).type if name in log.schema.names else pa.string()
+        kind = schema.field(name).type if name in schema.names else pa.string()
         try:
             values.setdefault(name, []).append(_key_value(text, kind))
         except (ValueError, ArithmeticError) as error:
@@ -239,7 +240,7 @@ def _subscribe(options: argparse.Namespace, console: Console) -> bool:
         "forgotten": options.forgotten,
         "progress": options.progress,
         "envelope": options.envelope,
-        "key": None if options.key is None else _names(options.key),
+        "key": None if options.key is None else names_of(options.key),
         "order_by": None if options.order_by is None else parse_order(options.order_by),
         "name": options.name,
         "expiry": options.expiry,
@@ -296,7 +297,7 @@ def _print_changes(
             rows = subscription.fetch(fetch, timeout_s=wait_s)
         came = rows is not None and rows.num_rows > 0
         if rows is not None and came:
-            for row in _rows_of(rows):
+            for row in rows_of(rows):
                 console.answer(row, as_is=True)
             console.flush()
         if subscription.name is not None and subscription.position not in (None, acknowledged):
@@ -340,8 +341,8 @@ def _sql(options: argparse.Namespace, console: Console) -> bool:
     if isinstance(source, PeekStatement):
         names, rows = _sql_peek(source, times, options, console)
     else:
-        names, rows = _sql_spark(source, times, options, console)
-    _print_rows(names, rows, form, console)
+        names, rows = _sqlspark_of(source, times, options, console)
+    print_rows(names, rows, form, console)
     return True
 
 
@@ -391,12 +392,13 @@ def _sql_peek(
     most, limit = options.max_rows, asked["limit"]
     # Without a time that was asked for, as Spark's SQL chooses it.
     chosen = explain_timestamp(log, **times)
+    check_complete(f"peek log {log.path!r}", chosen)
     found: list[PeekExplanation] = []
 
     def job(plan: Any) -> pa.Table:  # noqa: ANN401 - a plan, for Spark
         from spark_timely.spark.peek_job import peek_job
 
-        return peek_job(_spark(options))(plan)
+        return peek_job(spark_of(options))(plan)
 
     table = peek(
         log,
@@ -414,7 +416,7 @@ def _sql_peek(
     names = [name for name in table.schema.names if name != DIFF]
 
     def rows() -> Iterator[dict[str, object]]:
-        for row in _rows_of(table):
+        for row in rows_of(table):
             copies = row.pop(DIFF)
             yield from repeat(row, copies if isinstance(copies, int) else 0)
 
@@ -424,10 +426,12 @@ def _sql_peek(
 def _check_rows(n_rows: int, most: int) -> None:
     if n_rows > most:
         msg = f"could not print the answer: found more than {count_text(most, 'row')}"
-        raise ResultTooLargeError(msg, hint="add a LIMIT, give a larger --max-rows, or write files with COPY … TO")
+        raise ResultTooLargeError(
+            msg, hint="add a LIMIT, give a larger --max-rows, or write files with COPY … TO", limit_name="max_rows"
+        )
 
 
-def _sql_spark(
+def _sqlspark_of(
     statement: SqlStatement, times: Mapping[str, Any], options: argparse.Namespace, console: Console
 ) -> tuple[list[str], Iterator[dict[str, object]]]:
     frame, chosen = _frame(statement.query, times, options)
@@ -445,7 +449,7 @@ def _sql_spark(
         else column
         for column in table.columns
     ]
-    return table.column_names, _rows_of(pa.table(zoned, names=table.column_names))
+    return table.column_names, rows_of(pa.table(zoned, names=table.column_names))
 
 
 def _frame(query: str, times: Mapping[str, Any], options: argparse.Namespace) -> tuple[Any, TimestampExplanation]:
@@ -457,7 +461,8 @@ def _frame(query: str, times: Mapping[str, Any], options: argparse.Namespace) ->
         msg = f"could not run a query at one time: found no table of a log in {shown(query)}"
         raise InvalidUsageError(msg, hint="read a log by its name, with --name TABLE=LOG, or by its path in backquotes")
     chosen = explain_timestamp({name: names.get(name, name) for name in reads}, **times, storage_options=storage)
-    spark = _spark(options)
+    check_complete("run a query at one time", chosen)
+    spark = spark_of(options)
     from spark_timely.spark.at_one_time import sql
 
     frame = sql(
@@ -493,7 +498,7 @@ _SETTINGS: Final = {
 }
 
 
-def _spark(options: argparse.Namespace) -> Any:  # noqa: ANN401 - a session; Spark is not loaded before
+def spark_of(options: argparse.Namespace) -> Any:  # noqa: ANN401 - a session; Spark is not loaded before
     """Start Spark in this process, and return its session; it ends with the process."""
     try:
         from spark_timely.spark.session import session
@@ -520,7 +525,7 @@ def _sql_copy(
 
 def _copy_to(options: argparse.Namespace, console: Console) -> bool:
     settings: dict[str, Any] = {"format": options.format, "where": options.where}
-    settings["select"] = None if options.select is None else _names(options.select)
+    settings["select"] = None if options.select is None else names_of(options.select)
     if options.max_file_size is not None:
         settings["max_file_bytes"] = options.max_file_size
     reach(options.log, _storage_of(options.log, options))
@@ -540,8 +545,10 @@ def _copied(
     as_of = None
     if times is not None:
         log = open_log(target, storage_options=_storage_of(target, options))
-        as_of = np.array(explain_timestamp(log, **times).time, np.int64)
-    spark = _spark(options)
+        chosen = explain_timestamp(log, **times)
+        check_complete(f"copy log {log.path!r}", chosen)
+        as_of = np.array(chosen.time, np.int64)
+    spark = spark_of(options)
     from spark_timely.spark.copy_to import copy_to
 
     n_rows = copy_to(

@@ -393,6 +393,42 @@ def _explain_timestamp_arguments(parser: argparse.ArgumentParser) -> None:
     _time_arguments(parser)
 
 
+def _instance_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", metavar="DIR", help="path or URL of the instance")
+    parser.add_argument(
+        "action",
+        metavar="ACTION",
+        choices=["run", "create", "drop", "configure", "status", "peek", "why"],
+        help="run, create, drop, configure, status, peek or why",
+    )
+    parser.add_argument("id", metavar="ID", nargs="?", help="of a collection; with status: a relation (hydration)")
+    parser.add_argument("--query", metavar="SQL", help="create: what is maintained")
+    parser.add_argument(
+        "--import",
+        metavar="NAME=PATH",
+        action="append",
+        default=[],
+        help="create: the log that a name in the query stands for; others are ids of collections",
+    )
+    parser.add_argument(
+        "--key",
+        metavar="KEY",
+        action="append",
+        default=[],
+        help="create: columns to index by, as A,B; peek: only rows of this key, as COLUMN=VALUE; may be repeated",
+    )
+    parser.add_argument("--into", metavar="PATH", help="create: maintain a log there, in place of an index")
+    parser.add_argument("--as-of", metavar="TIME", help="create: from when on (the newest that can be answered)")
+    parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="configure: a value")
+    parser.add_argument("--at", metavar="TIME", help="peek: the time (the newest that is complete)")
+    parser.add_argument("--where", metavar="CONDITION", help="peek: only rows for which it holds")
+    parser.add_argument("--limit", metavar="N", type=int, help="peek: at most this number of rows")
+    parser.add_argument("--read-only", action="store_true", help="run: follow the process that maintains the instance")
+    parser.add_argument("--moved", action="store_true", help="run: the directory was meant to be moved to where it is")
+    parser.add_argument("--master", metavar="MASTER", default="local[*]", help="run: where Spark runs (local[*])")
+    _timeout_argument(parser)
+
+
 def _import_arguments(parser: argparse.ArgumentParser) -> None:
     _log_argument(parser)
     parser.add_argument(
@@ -630,6 +666,14 @@ VERBS: tuple[Verb, ...] = (
         " far it is complete.",
         _explain_timestamp_arguments,
         "spark_timely.cli.answers",
+    ),
+    Verb(
+        "instance",
+        "run a compute instance, ask it for something, look at it",
+        "Maintain dataflows that come and go. run starts Spark and takes what others ask for; create, drop and"
+        " configure ask the process that runs; status, peek and why look at it, without Spark.",
+        _instance_arguments,
+        "spark_timely.cli.instance",
     ),
     Verb(
         "advance",

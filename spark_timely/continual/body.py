@@ -409,6 +409,10 @@ def read_query(text: str, *, attempt: str, names: Sequence[str]) -> Statement:
         raise refused_sql(attempt, f"{len(pieces)} statements", text, "write one SELECT", "text")
     tables = {name.lower(): name for name in names}
     for path in (each.name for each in pieces[0] if each.kind == "quoted" and "/" in each.name):  # one turn per name
+        if "`" in path:
+            # To the parser, which reads the text too, it would be another one.
+            hint = "give the log a plain name, with names={…}"
+            raise refused_sql(attempt, f"a backquote in path {shown(path)}", text, hint, "text")
         if tables.setdefault(path.lower(), path) != path:
             found = f"paths {shown(path)} and {shown(tables[path.lower()])}, alike but for the case of letters,"
             raise refused_sql(attempt, found, text, "give both plain names, with names={…}", "text")

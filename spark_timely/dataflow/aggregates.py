@@ -264,6 +264,12 @@ def aggregate_rows(
     return pa.Table.from_arrays(columns, schema=schema)
 
 
+def _count_rows(wanted: list[tuple[str | list[str], str]]) -> None:
+    """Add the number of rows to what is wanted of groups, once: several values may be it."""
+    if ([], "count_all") not in wanted:
+        wanted.append(([], "count_all"))
+
+
 def check_rows(n_rows: int) -> None:
     """Refuse more rows in one place than sums of digits and of halves can hold."""
     if n_rows >= MAX_ROWS:
@@ -310,7 +316,7 @@ class _Part:
     ) -> None:
         """Add the columns to be grouped, and what is wanted of them."""
         if self.column is None:
-            wanted.append(([], "count_all"))
+            _count_rows(wanted)
             return
         column = table.column(self.column)
         if self.kind == "sum" and pa.types.is_floating(self.type):
@@ -424,7 +430,7 @@ def part_of_rows(table: pa.Table, keys: Sequence[str], aggregations: Mapping[str
     for i, aggregation in enumerate(aggregations.values()):  # one turn per value
         label = f"v{i}"
         if aggregation.column is None:
-            wanted.append(([], "count_all"))
+            _count_rows(wanted)
             continue
         column = table.column(aggregation.column)
         if aggregation.kind != "sum":

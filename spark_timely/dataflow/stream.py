@@ -467,7 +467,7 @@ class Stream:
             )
         return expression, self._columns_of(name, expression, pa.bool_()), str(condition)
 
-    def select(self, *columns: str, **expressions: pc.Expression) -> Stream:
+    def select(self, /, *columns: str, **expressions: pc.Expression) -> Stream:
         """Choose columns, and compute others row by row.
 
         Parameters
@@ -857,7 +857,7 @@ class Stream:
     # Time by time ------------------------------------------------------------------------------------
 
     def aggregate(
-        self, *, by: str | Sequence[str] = (), over: Literal["time", "history"] = "time", **values: Aggregation
+        self, /, *, by: str | Sequence[str] = (), over: Literal["time", "history"] = "time", **values: Aggregation
     ) -> Stream:
         """Compute values of the groups of each complete time, or of all rows up to each time.
 

@@ -1828,6 +1828,8 @@ there — hint: ...
     storage = open_storage(where, storage_options)
     if storage.local and not os.path.isdir(where):
         found = "a file" if os.path.exists(where) else "nothing there"
+        if not os.path.exists(where) and os.path.islink(where):
+            found = f"a link to {shown(os.readlink(where))}, where nothing is"
         msg = f"could not open log {where!r}: found {found}"
         raise LogMissingError(
             msg,

@@ -442,6 +442,7 @@ class StreamWriter:
         upper: FrontierLike,
         time_column: str | Sequence[str] | None = None,
         reason: str = "compare and append",
+        fence: Fence | None = None,
     ) -> CommitOutcome:
         """Append all messages of a range of times, if the stream's frontier is as expected.
 
@@ -455,9 +456,13 @@ class StreamWriter:
             Frontier of the stream afterwards.
         time_column : str or sequence of str, optional
         reason : str
+        fence : Fence, optional
+            The start of a compute instance that appends, as in `CommitRequest`.
 
         Raises
         ------
+        OwnershipError
+            If the stream is another owner's, or a newer start of a compute instance writes it. Nothing was done.
         UpperMismatchError
             If the stream's frontier is another. Nothing was done.
         NotBeyondError
@@ -490,7 +495,7 @@ class StreamWriter:
                 frontier=after.to_json(),
             )
         try:
-            return self._commit(state, table, times, p_times, deltas, reason)
+            return self._commit(state, table, times, p_times, deltas, reason, fence=fence)
         except UpperMismatchError as error:
             current = self.state.frontier
             if current == want:
@@ -672,6 +677,7 @@ class StreamWriter:
         *,
         batch: int | None = None,
         note: Note | None = None,
+        fence: Fence | None = None,
     ) -> CommitOutcome:
         log = self.log
         # Judged before anything is written, so that a refusal leaves no file behind.
@@ -691,7 +697,7 @@ class StreamWriter:
                 compression=self._compression,
             )
         try:
-            return self._request(state, files, p_times, deltas, reason, note or Note(), batch=batch)
+            return self._request(state, files, p_times, deltas, reason, note or Note(), batch=batch, fence=fence)
         except BaseException as error:
             if note is not None and table is not None and _is_unclear(error):
                 if note.attempt is not None:

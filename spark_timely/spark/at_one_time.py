@@ -29,7 +29,14 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from spark_timely.answers.timestamp import check_since, choose_time, domain_of, input_of, opened_targets
+from spark_timely.answers.timestamp import (
+    check_complete,
+    check_since,
+    choose_time,
+    domain_of,
+    input_of,
+    opened_targets,
+)
 from spark_timely.continual.body import at_time, read_query
 from spark_timely.continual.engine import source_plan
 from spark_timely.continual.plan import TaskSource
@@ -117,7 +124,7 @@ def sql(
     text : str
         One SELECT of Spark's SQL, joins, aggregates and WITH included. Its tables are `names`, or paths of logs in
         backquotes: ``SELECT count(*) FROM `/data/orders```. Clocks, random numbers and what depends on the session are
-        refused.
+        refused. A clock that only a computed text names, as ``CAST(concat('to', 'day') AS date)``, is not found.
     names : mapping of str to path or Log, optional
         What the tables of the text are. Logs that it does not read are not opened.
     as_of : time, optional
@@ -148,7 +155,7 @@ def sql(
     SinceViolationError
         If a log has forgotten what was told apart at `as_of`, or a stream log has forgotten messages.
     NotBeyondError
-        If the time is not complete within `timeout_s`.
+        If the time is not complete within `timeout_s`; at once if no time is given, and none is complete.
     LogMissingError
         If there is no log at a path.
 
@@ -246,6 +253,7 @@ def at_one_time(
         raise InvalidUsageError(msg, hint="give how many seconds to wait, 0 or more")
     domain = domain_of(opened)
     first = choose_time(domain, [input_of(*each) for each in opened], as_of=as_of, at_least=at_least)
+    check_complete(attempt, first)
     logs = tuple(log for _, log in opened)
     for log in logs:  # one turn per log
         _check_whole(log, attempt, forgotten=forgotten)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
+from spark_timely.answers.timestamp import numbered_by
 from spark_timely.continual.body import (
     OUTPUT,
     SqlBody,
@@ -673,12 +674,8 @@ class ContinualTask(Dataflow):
 
     def _warn_of_batches(self, logs: Mapping[str, Log]) -> None:
         """Warn of logs whose times number micro-batches of different queries: these mean nothing to each other."""
-        owners: dict[str, str] = {}
-        for path, log in logs.items():  # one turn per log
-            states = log.streams().values()
-            numbered = [each for each in states if each.batch is not None and each.note.greatest == each.batch]
-            if numbered and len(numbered) == len(states):
-                owners[path] = ", ".join(sorted(str(each.owner) for each in numbered))
+        found = {path: numbered_by(log) for path, log in logs.items()}
+        owners = {path: owner for path, owner in found.items() if owner}
         if len(set(owners.values())) > 1:
             _log.warning(
                 "task %r reads logs whose times number the micro-batches of different queries, which mean nothing to"

@@ -254,12 +254,13 @@ def _width(field: StructField) -> float:
 def _check_empty(storage: TableStorage, attempt: str, *, but: str | None = None) -> None:
     """Refuse a folder with anything in it, but for one name."""
     names = [name for name in storage.names() if name != but]
-    if not names and not (storage.local and os.path.exists(storage.uri) and not os.path.isdir(storage.uri)):
+    if not names and not (storage.local and os.path.lexists(storage.uri) and not os.path.isdir(storage.uri)):
         return
     if INCOMPLETE in names:
         found, hint = f"{INCOMPLETE} in it", "wait for the copy that runs; if it was cut short, delete the folder"
     else:
-        found, hint = f"{shown(names[:5])} in it" if names else "a file", "give a folder that is empty or not there"
+        other = f"a link to {shown(os.readlink(storage.uri))}" if os.path.islink(storage.uri) else "a file"
+        found, hint = f"{shown(names[:5])} in it" if names else other, "give a folder that is empty or not there"
     msg = f"could not {attempt}: found {found}"
     raise InvalidUsageError(msg, hint=hint, context={"path": storage.uri})
 

@@ -26,7 +26,7 @@ import threading
 import time as clock
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
@@ -94,6 +94,10 @@ _SAID: Final = "spark.databricks.delta.commitInfo.userMetadata"
 _LOST: Final = re.compile(
     r"DELTA_CONCURRENT_|DELTA_PATH_EXISTS|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED|PATH_ALREADY_EXISTS"
     r"|Concurrent(Append|Delete\w+|Transaction|Write)Exception|(Metadata|Protocol)ChangedException"
+)
+# What they say where a session lacks Delta's classes, or its catalog, or its SQL: all of a mirror's SQL is Delta's.
+_NO_DELTA: Final = re.compile(
+    "DATA_SOURCE_NOT_FOUND|DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG|PARSE_SYNTAX_ERROR"
 )
 _LEFT: Final = re.compile(r"_delta_log|\.?part-.*\.parquet(\.crc)?|_temporary|\..*")
 _OURS: Final = re.compile(r"\[(TIMELY_\w+)\] (could not .*?)(?: — hint: ([^\n]*?))?(?= SQLSTATE|\n|$)")
@@ -284,7 +288,10 @@ class Mirror:
         self._attempt = f"mirror log {log.path!r} to {shown(table_path)}"
         self._check()
         self._storage = open_storage(table_path, storage_options or None)
-        self._spark = _own_session(spark, self._attempt)
+        self._spark = spark if is_remote(spark) else spark.newSession()
+        if is_remote(spark) and not hasattr(spark, "cloneSession"):
+            msg = f"could not {self._attempt}: found a Spark Connect session that cannot be cloned"
+            raise InvalidUsageError(msg, hint="use pyspark 4.1 or later, or a classic session")
         self._name = spark_root(spark, self._storage)
         self._lock = threading.Lock()
 
@@ -315,8 +322,8 @@ class Mirror:
         Raises
         ------
         InvalidUsageError
-            If there is another table in its place, or one with another key; two rows of the contents share a key; or a
-        column is or contains a map.
+            If there is another table in its place, or one with another key; two rows of the contents share a key; a
+            column is or contains a map; or the session has no Delta.
         DataLossError
             If others have changed its rows, it was restored, or another log is in the place of its own.
         SchemaMismatchError
@@ -398,8 +405,8 @@ class Mirror:
             how = "merged" if before.columns == after.columns and self._tells_changes(lower) else "replaced"
         error: Exception | None = None
         try:
-            if how == "merged":
-                self._merge(rows_between(self._spark, self.log, lower, upper), after)
+            if how == "merged" and lower is not None:
+                self._merge(lower, after)
             else:
                 self._write(how, after)
         except Exception as raised:  # noqa: BLE001 - of Spark, of Py4J, of Connect: the table says what has happened
@@ -468,19 +475,35 @@ class Mirror:
 
     # MERGE --------------------------------------------------------------------------------------------
 
-    def _merge(self, changes: DataFrame, after: Position) -> None:
+    def _merge(self, lower: Antichain, after: Position) -> None:
         """Apply the changes between two uppers, in one commit that records the position."""
-        conf = self._spark.conf
-        for name, value in ((_APP, self._app()), (_NUMBER, str(after.number)), (_SAID, after.to_text())):  # three turns
-            conf.set(name, value)
+        said = {_APP: self._app(), _NUMBER: str(after.number), _SAID: after.to_text()}
+        with self._stamping(said) as spark, StepViews(spark) as views:
+            changes = rows_between(spark, self.log, lower, after.cut.frontier)
+            source = views.add(self._by_key(changes) if self.key else changes)
+            spark.sql(f"MERGE INTO delta.{listed([self._name])} AS t USING {source} AS s {self._clauses()}").collect()
+
+    @contextmanager
+    def _stamping(self, said: Mapping[str, str]) -> Iterator[SparkSession]:
+        """Give a session whose commits record something (invariant 5).
+
+        On Connect it is one for this alone, let go after it: as long as its process lives it would stay on the server,
+        and the process would ask the server once more at its end, whether or not there still is one.
+        """
+        remote = is_remote(self._spark)
+        spark = self._spark.cloneSession() if remote else self._spark  # type: ignore[attr-defined]  # of Connect's alone
+        for name, value in said.items():  # three turns
+            spark.conf.set(name, value)
         try:
-            with StepViews(self._spark) as views:
-                source = views.add(self._by_key(changes) if self.key else changes)
-                table = f"delta.{listed([self._name])}"
-                self._spark.sql(f"MERGE INTO {table} AS t USING {source} AS s {self._clauses()}").collect()
+            yield spark
         finally:
-            for name in (_APP, _NUMBER, _SAID):  # three turns
-                conf.unset(name)
+            if remote:
+                with suppress(Exception):  # a server that is gone has no sessions
+                    spark.client.release_session()
+                spark.client.close()
+            else:
+                for name in said:  # three turns
+                    spark.conf.unset(name)
 
     def _by_key(self, changes: DataFrame) -> DataFrame:
         """Return for each key that has changes how many rows come and go, and the row that comes."""
@@ -540,6 +563,10 @@ class Mirror:
         if not has_table(self._storage):
             # What a first step left that was killed is no reason to refuse the next.
             others = [name for name in self._storage.names() if not _LEFT.fullmatch(name)]
+            if self._storage.local and os.path.islink(self.table_path) and not os.path.exists(self.table_path):
+                behind = shown(os.readlink(self.table_path))
+                msg = f"could not {self._attempt}: found a link to {behind}, where nothing is"
+                raise InvalidUsageError(msg, hint="give a folder that is empty or not there, or make the one behind it")
             if others:
                 msg = f"could not {self._attempt}: found {shown(others[:5])} in the folder, and no table"
                 raise InvalidUsageError(msg, hint="give a folder that is empty or not there")
@@ -568,7 +595,10 @@ class Mirror:
         """Return the newest commits of the table, the newest first, back to where our newest one was planned."""
         most = _HISTORY
         while True:  # one turn, but where others have very many commits
-            rows = self._spark.sql(f"DESCRIBE HISTORY delta.{listed([self._name])} LIMIT {most}").collect()
+            try:
+                rows = self._spark.sql(f"DESCRIBE HISTORY delta.{listed([self._name])} LIMIT {most}").collect()
+            except Exception as error:  # noqa: BLE001 - of Spark, of Py4J, of Connect
+                self._refuse(error)
             found = [(int(row["version"]), str(row["operation"]), self._own(row)) for row in rows]
             planned = next((own.planned_on for _, _, own in found if own is not None), None)
             if planned is not None and found[-1][0] <= planned + 1:
@@ -609,6 +639,15 @@ class Mirror:
 
     def _refuse(self, error: Exception) -> NoReturn:
         """Raise what the job has said: our own error, where a row made it fail."""
+        missing = _NO_DELTA.search(str(error))
+        if missing is not None:
+            msg = f"could not {self._attempt}: found a Spark session without Delta ({missing.group()})"
+            raise InvalidUsageError(
+                msg,
+                hint="start it by spark_timely.session(…, delta=True); a Connect server with delta-spark among"
+                " spark.jars.packages, and with session_settings(delta=True)",
+                context={"path": self.table_path},
+            ) from error
         found = _OURS.search(str(error))
         if found is None:
             raise error
@@ -641,13 +680,3 @@ class Mirror:
 
 def _digest(fields: Sequence[tuple[str, str]]) -> str:
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:16]
-
-
-def _own_session(spark: SparkSession, attempt: str) -> SparkSession:
-    """Return a session of our own (invariant 5)."""
-    with suppress(AttributeError):
-        # Of Connect's own class alone, since pyspark 4.1.
-        own: SparkSession = getattr(spark, "cloneSession" if is_remote(spark) else "newSession")()
-        return own
-    msg = f"could not {attempt}: found a Spark Connect session that cannot be cloned"
-    raise InvalidUsageError(msg, hint="use pyspark 4.1 or later, or a classic session")

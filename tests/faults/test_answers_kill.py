@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from pathlib import Path
@@ -21,6 +22,7 @@ from spark_timely import Log
 from spark_timely.errors import InvalidUsageError
 from spark_timely.spark.copy_to import copy_to
 from spark_timely.spark.mirror import mirror_to
+from spark_timely.time.antichain import Antichain
 from tests.faults.harness import Job, long_lane, seed_of_run, tell
 
 if TYPE_CHECKING:
@@ -54,12 +56,20 @@ def log(tmp_path: Path) -> Log:
     return spark_timely.create_log(tmp_path / "log", schema, minimum=(0,), kind="collection")
 
 
-def moments(short: list[str], long: list[str], seed_of: str) -> list[tuple[str, float]]:
-    """Return when to die, and how long after files appear; while they are written, again and again."""
+def moments(short: list[str], long: list[str], what: str) -> list[tuple[str, float]]:
+    """Return when to die, and how long after files appear or, at any moment, after the work was begun.
+
+    ``SPARK_TIMELY_KILLS`` says how many of the long lane's are drawn: all unless given.
+    """
     rng = random.Random(seed_of_run())
-    tell(f"{seed_of}: seed {seed_of_run()}")
-    found = [(moment, rng.uniform(0.0, 0.05)) for moment in (long if long_lane() else short)]
-    return found + [("while", rng.uniform(0.0, 0.5)) for _ in range(5 if long_lane() else 0)]
+    tell(f"{what}: seed {seed_of_run()}")
+    if not long_lane():
+        return [(moment, rng.uniform(0.0, 0.05)) for moment in short]
+    found = [(moment, rng.uniform(0.0, 0.05)) for moment in long]
+    found += [("while", rng.uniform(0.0, 0.5)) for _ in range(5)]
+    found += [("any", rng.uniform(0.0, 6.0)) for _ in range(5)]
+    places = sorted(rng.sample(range(len(found)), min(int(os.environ.get("SPARK_TIMELY_KILLS", "99")), len(found))))
+    return [found[place] for place in places]
 
 
 def test_copy_killed_at_any_moment_looks_unfinished(spark: SparkSession, log: Log, tmp_path: Path) -> None:
@@ -72,39 +82,50 @@ def test_copy_killed_at_any_moment_looks_unfinished(spark: SparkSession, log: Lo
         job = Job("answers_job.py", spec, tmp_path / f"runs-{number}")
         assert job.end_within(240), job.text()
         job.kill()
-        assert moment == "while" or not job.text().count("Traceback"), job.text()
+        assert moment in ("while", "any") or not job.text().count("Traceback"), job.text()
         names = {path.name for path in place.iterdir()} if place.exists() else set()
         files = list(place.rglob("*.parquet")) if place.exists() else []
         if "INCOMPLETE" not in names:
-            assert moment in ("deleted", "while"), f"{moment=} {more_s=}"
+            assert moment in ("deleted", "while", "any"), f"{moment=} {more_s=}"
+            if moment == "any" and not names:
+                continue  # it had not begun
             tables = [pq.read_table(path) for path in files]
             assert Counter(tuple(row.values()) for table in tables for row in table.to_pylist()) == held
         with pytest.raises(InvalidUsageError, match="in it"):
             copy_to(spark, log, place)  # nobody adds to what is there
 
 
-def test_mirror_killed_at_any_moment_equals_its_upper(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["k", None] if long_lane() else ["k"])
+def test_mirror_killed_at_any_moment_equals_its_upper(
+    spark: SparkSession, log: Log, tmp_path: Path, key: str | None
+) -> None:
     held: Rows = Counter()
+    before: Rows = Counter()
+    table = tmp_path / "table"
     steps = moments(["while", "merged"], ["while", "created", "merged", "retained", "while", "merged"], "mirror")
-    n_steps = 0
-    for key, name in (("k", "keyed"), (None, "counted"))[: 2 if long_lane() else 1]:
-        table = tmp_path / name
-        for moment, more_s in steps:
-            append(log, n_steps, held)
-            n_steps += 1
-            spec = {"what": "mirror", "log": log.path, "place": str(table), "die": moment, "more_s": more_s, "key": key}
-            job = Job("answers_job.py", spec, tmp_path / f"runs-{n_steps}")
-            assert job.end_within(240), job.text()
-            job.kill()
-            mirror = mirror_to(spark, log.path, table, key=key)
-            position = mirror.position()
-            if position is not None and position.cut.frontier == log.frontier():
-                assert found(table) == held
-            if moment in ("merged", "retained") and n_steps > 1:
-                assert position is not None
-                assert position.cut.frontier == log.frontier()
-            assert mirror.step().upper == log.frontier()
-            assert found(table) == held, f"{moment=} {more_s=}"
+    made = 0
+    for n_steps, (moment, more_s) in enumerate(steps):
+        append(log, n_steps, held)
+        spec = {"what": "mirror", "log": log.path, "place": str(table), "die": moment, "more_s": more_s, "key": key}
+        job = Job("answers_job.py", spec, tmp_path / f"runs-{n_steps}")
+        assert job.end_within(240), job.text()
+        job.kill()
+        mirror = mirror_to(spark, log.path, table, key=key)
+        position = mirror.position()
+        if position is not None:
+            # Whatever was killed, the table is the contents at the upper that it says: of this step or the one before.
+            has_moved = position.cut.frontier == log.frontier()
+            made += has_moved
+            assert has_moved or position.cut.frontier == Antichain.of(n_steps)
+            assert found(table) == (held if has_moved else before), f"{moment=} {more_s=}"
+        if moment in ("merged", "retained") and n_steps > 0:
+            assert position is not None
+            assert position.cut.frontier == log.frontier()
+        assert mirror.step().upper == log.frontier()
+        assert found(table) == held, f"{moment=} {more_s=}"
+        tell(f"{moment} {more_s:.3f}: {'nothing' if position is None else position.cut.frontier}")
+        before = Counter(held)
+    tell(f"{len(steps)} kills, {made} behind the commit")
 
 
 def found(table: Path) -> Rows:

@@ -17,9 +17,11 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.answers.subscribe import subscribe
+from spark_timely.errors import SinceViolationError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
-from tests.faults.harness import JOBS, long_lane, seed_of_run, tell
+from spark_timely.time.antichain import Antichain
+from tests.faults.harness import JOBS, long_lane, seed_of_run, tell, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 
@@ -88,6 +90,7 @@ def test_killed_consumer_loses_and_repeats_nothing(tmp_path: Path, kind: str) ->
             ended.set()
         writing.result()
         passed = forgetting.result()
+    tell(f"{kills} kills, {tries} tries, {UP_TO} times")
     assert kills >= 5
     # It was let forget behind the consumer, so that what was not retained would have been missed.
     assert max(passed) > 0
@@ -96,3 +99,41 @@ def test_killed_consumer_loses_and_repeats_nothing(tmp_path: Path, kind: str) ->
     got = [(time, v) for time, diff, v in rows for _ in range(diff)]
     assert sorted(got) == sorted(expected)
     assert len({(time, v) for time, _, v in rows}) == len(rows)
+
+
+def test_name_that_expired_by_the_clock_is_named(tmp_path: Path) -> None:
+    """By the clock of the machine: its consumer was killed, and comes back when others had the log forget."""
+    log = create_log(tmp_path / "log", VALUES, minimum=(0,), kind="collection")
+    for time in range(4):
+        append(log, time, "collection")
+    environment = {**os.environ, "PYTHONPATH": str(JOBS.parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", _DIES, log.path],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    log.refresh()
+    held = log.retainers()["till"].needed
+    assert log.allow_compaction([4], by="nightly") == held  # it still counts
+    stored = done.stdout.strip()
+    wait_until(
+        lambda: log.allow_compaction([3], by="nightly") == Antichain.of(3), deadline_s=60, what="the end of its expiry"
+    )
+    for name in ("till", None):
+        with pytest.raises(SinceViolationError, match=r"since=\[3\]|moved past consumer 'till' by nightly") as error:
+            subscribe(log.path, name=name, resume_from=stored)
+        assert name is None or "expired" in str(error.value)
+
+
+_DIES = """
+import os, signal, sys
+from spark_timely.answers.subscribe import subscribe
+changes = subscribe(sys.argv[1], name="till", as_of=0, expiry="3 seconds")
+next(changes)
+print(changes.cut, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""

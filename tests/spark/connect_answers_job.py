@@ -1,4 +1,7 @@
-"""Answers through Spark Connect: SQL at one time, copies in files, table functions, a peek by a job."""
+"""Answers through Spark Connect: SQL at one time, copies in files, table functions, a peek by a job.
+
+Its server has no Delta: a mirror is refused by name.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 import spark_timely
 from spark_timely.answers import peek as peeks
 from spark_timely.answers.kept import KeptFiles
+from spark_timely.errors import InvalidUsageError
 from spark_timely.spark.at_one_time import sql
 from spark_timely.spark.copy_to import copy_to
 from spark_timely.spark.peek_job import peek_job
@@ -58,4 +63,12 @@ def main(spark: SparkSession, folder: str) -> dict[str, Any]:
     finally:
         peeks.kept_files = kept_files
     found["peek"] = rows["k"].to_pylist()
+    found["mirror"] = []
+    for _ in range(2):  # without a table, and with one
+        try:
+            spark_timely.mirror_to(spark, logs["rates"], place / "mirror", key="k").step()
+        except InvalidUsageError as error:
+            found["mirror"].append(error.message.partition(": ")[2])
+        found["mirror"].append((place / "mirror").exists())
+        write_deltalake(place / "mirror", pa.table({"k": [1]}), mode="overwrite")
     return found

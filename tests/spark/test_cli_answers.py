@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Return what runs a command in the session of the tests: its exit code, what it prints, and what as errors."""
-    monkeypatch.setattr(answers, "_spark", lambda _: spark)
+    monkeypatch.setattr(answers, "spark_of", lambda _: spark)
 
     def call(*arguments: str) -> tuple[int, str, str]:
         code = main(arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import spark_timely
-from tests.faults.harness import long_lane
+from tests.faults.harness import Job, long_lane
 from tests.oracles import digest_model
 from tests.spark.connect import JOB_DEADLINE_S, ConnectJobs
 from tests.spark.connect_continual_job import enrich, updates, write_orders
@@ -193,4 +194,20 @@ def test_answers_through_connect(jobs: ConnectJobs, tmp_path: Path) -> None:
         "frontiers": [["[4]", "tests"]],
         "progress": [["0", 0], ["3", 0], ["4", 1]],
         "peek": [4, 3],
-    }
+        "mirror": [
+            "found a Spark session without Delta (DATA_SOURCE_NOT_FOUND)", False,
+            "found a Spark session without Delta (PARSE_SYNTAX_ERROR)", True,
+        ],
+    }  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_mirror_through_connect(tmp_path: Path) -> None:
+    """In a server of its own, which has Delta."""
+    said = Job(str(Path(__file__).with_name("connect_mirror_job.py")), {"folder": str(tmp_path)}, tmp_path).finish()
+    found = json.loads(re.findall(r"^FOUND (.*)$", said, re.MULTILINE)[-1])
+    assert found["keyed"] == ["created", "merged", "nothing", [[1, "A"], [2, "b"], [3, "c"]]]
+    assert found["counted"] == ["created", "merged", "nothing", [[1, "A", 1], [2, "b", 1], [3, "c", 1]]]
+    assert "found two rows or more of key ['k']=" in found["violated"]
+    assert found["foreign"] == "DataLossError"

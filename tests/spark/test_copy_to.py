@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections import Counter
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,13 @@ from pyspark.sql import SparkSession
 
 import spark_timely
 from spark_timely import Log
-from spark_timely.errors import InvalidUsageError, RolledBackError, SchemaMismatchError, SinceViolationError
+from spark_timely.errors import (
+    InvalidUsageError,
+    LogMissingError,
+    RolledBackError,
+    SchemaMismatchError,
+    SinceViolationError,
+)
 from spark_timely.log.store.storage import FileStorage
 from spark_timely.spark import copy_to as module
 from spark_timely.spark.copy_to import copy_to
@@ -143,6 +150,18 @@ def test_folder_inside_of_the_log_is_refused(spark: SparkSession, log: Log, tmp_
         with pytest.raises(InvalidUsageError, match="found a folder inside of log"):
             copy_to(spark, log, folder)
         assert not Path(folder).exists()
+
+
+def test_link_to_nothing_is_refused_and_left(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "nothing")
+    with pytest.raises(InvalidUsageError, match=r"found a link to '.*nothing'"):
+        copy_to(spark, log, link)
+    with pytest.raises(InvalidUsageError, match=r"found a link to '.*nothing', where nothing is"):
+        spark_timely.mirror_to(spark, log, link).step()
+    with pytest.raises(LogMissingError, match=r"found a link to '.*nothing', where nothing is"):
+        copy_to(spark, link, tmp_path / "copy")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "log"]
 
 
 @pytest.mark.parametrize("name", ["part-0.parquet", "INCOMPLETE", ".hidden", "folder/x"])
@@ -284,3 +303,109 @@ def test_columns_that_csv_has_no_form_for_are_named(spark: SparkSession, tmp_pat
             copy_to(spark, log, tmp_path / "copy", format="csv", select=names)
     assert not (tmp_path / "copy").exists()
     assert copy_to(spark, log, tmp_path / "copy") == 1
+
+
+# Mutants ----------------------------------------------------------------------------------------------
+
+Patch = pytest.MonkeyPatch
+Check = Callable[[SparkSession, Log, Path, Patch], None]
+
+
+def looks_once(patch: Patch) -> None:
+    """Not again once the sign is there."""
+    own = module._check_empty
+    patch.setattr(module, "_check_empty", lambda *args, but=None: None if but else own(*args))
+
+
+def adds_to_what_is_there(patch: Patch) -> None:
+    patch.setattr(module, "_check_empty", lambda *_, **__: None)
+
+
+def deletes_the_sign_of_another(patch: Patch) -> None:
+    own = module._finish
+    patch.setattr(
+        module, "_finish", lambda storage, attempt, _, *more: own(storage, attempt, storage.find("INCOMPLETE"), *more)
+    )
+
+
+def takes_the_sign_away_early(patch: Patch) -> None:
+    own, finish = module._finish, FileStorage.delete
+
+    def mutant(storage: Any, attempt: str, token: bytes, *more: Any) -> int:
+        finish(storage, "INCOMPLETE")
+        patch.setattr(FileStorage, "find", lambda *_: token)
+        patch.setattr(FileStorage, "delete", lambda *_: None)
+        return own(storage, attempt, token, *more)
+
+    patch.setattr(module, "_finish", mutant)
+
+
+def writes_before_the_sign(patch: Patch) -> None:
+    own, written = module._begin, module._written
+    begun: list[Any] = []
+
+    def nothing(storage: Any, attempt: str) -> bytes:
+        begun.append((storage, attempt))
+        return b""
+
+    def mutant(*args: Any) -> Any:
+        found = written(*args)
+        patch.setattr(module, "_check_empty", lambda *_, **__: None)
+        own(*begun[0])
+        return found
+
+    patch.setattr(module, "_begin", nothing)
+    patch.setattr(module, "_written", mutant)
+    deletes_the_sign_of_another(patch)
+
+
+def copies_into_the_log(patch: Patch) -> None:
+    patch.setattr(module, "_check_outside", lambda *_: None)
+
+
+def counts_row_groups(patch: Patch) -> None:
+    def mutant(storage: Any, path: str) -> int:
+        with storage.open_input(path) as file:
+            return int(pq.read_metadata(file).num_row_groups)
+
+    patch.setattr(module, "_n_rows", mutant)
+
+
+def takes_all_rows(patch: Patch) -> None:
+    own = module._chosen
+    patch.setattr(module, "_chosen", lambda frame, _, select, attempt: own(frame, None, select, attempt))
+
+
+def copies_the_newest(patch: Patch) -> None:
+    own = module.at_one_time
+    patch.setattr(module, "at_one_time", lambda *args, as_of, **more: own(*args, as_of=as_of and 5, **more))
+
+
+IN_BETWEEN: Check = test_copy_that_finished_in_between_is_left_whole
+SIGN: Check = lambda *args: test_sign_is_there_whenever_a_file_is(*args)  # noqa: E731
+CHOSEN: Check = lambda spark, log, folder, _: test_copy_of_chosen_rows_and_columns(spark, log, folder)  # noqa: E731
+MUTANTS: dict[Callable[[Patch], None], Check] = {
+    looks_once: IN_BETWEEN,
+    adds_to_what_is_there: lambda spark, log, folder, _: test_folder_with_anything_in_it_is_refused(
+        spark, log, folder, "part-0.parquet"
+    ),
+    deletes_the_sign_of_another: test_copy_whose_sign_was_taken_away_is_no_copy,
+    takes_the_sign_away_early: SIGN,
+    writes_before_the_sign: SIGN,
+    copies_into_the_log: lambda spark, log, folder, _: test_folder_inside_of_the_log_is_refused(spark, log, folder),
+    counts_row_groups: CHOSEN,
+    takes_all_rows: CHOSEN,
+    copies_the_newest: lambda spark, log, folder, _: test_copy_holds_the_rows_of_its_time(
+        spark, log, folder, "parquet"
+    ),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_wrong_copy_is_found(
+    spark: SparkSession, log: Log, tmp_path: Path, monkeypatch: Patch, mutant: Callable[[Patch], None]
+) -> None:
+    mutant(monkeypatch)
+    # The last is what a copy says that reads the files of another as its own.
+    with pytest.raises((AssertionError, pytest.fail.Exception, pa.ArrowInvalid)):
+        MUTANTS[mutant](spark, log, tmp_path, monkeypatch)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import random
 import threading
+import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,9 @@ from spark_timely.errors import (
     SchemaMismatchError,
     UpperMismatchError,
 )
+from spark_timely.spark import mirror as module
 from spark_timely.spark.mirror import Mirror, Position, mirror_to
+from spark_timely.time.antichain import Antichain
 from tests.faults.harness import long_lane
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -370,3 +374,87 @@ def test_who_loses_again_and_again_says_so(
     monkeypatch.setattr(mirror, "_write", lost)
     with pytest.raises(UpperMismatchError, match="others were first 20 times"):
         mirror.step()
+
+
+# Mutants ----------------------------------------------------------------------------------------------
+
+Patch = pytest.MonkeyPatch
+Check = Callable[[SparkSession, Path, Patch], None]
+
+
+def trusts_others(patch: Patch) -> None:
+    """Commits of others are not looked at."""
+    own = Mirror._history
+    patch.setattr(Mirror, "_history", lambda self: [each for each in own(self) if each[2] is not None])
+
+
+def looks_from_its_own_commit_on(patch: Patch) -> None:
+    """What others did while a step was under way is passed over."""
+    own = Mirror._own
+
+    def mutant(self: Mirror, row: Any) -> Position | None:
+        found = own(self, row)
+        return None if found is None else replace(found, planned_on=int(row["version"]))
+
+    patch.setattr(Mirror, "_own", mutant)
+
+
+def continues_any_mirror(patch: Patch) -> None:
+    patch.setattr(Mirror, "_check_ours", lambda *_: None)
+
+
+def believes_that_changes_are_told(patch: Patch) -> None:
+    patch.setattr(Mirror, "_tells_changes", lambda *_: True)
+
+
+def retains_nothing(patch: Patch) -> None:
+    patch.setattr(Mirror, "_retain", lambda *_: None)
+
+
+def numbers_no_transaction(patch: Patch) -> None:
+    """Each attempt is another application to Delta: two of one step both count."""
+    patch.setattr(Mirror, "_app", lambda _: f"timely-mirror {uuid.uuid4().hex}")
+
+
+def merges_from_the_beginning(patch: Patch) -> None:
+    own = module.rows_between
+    patch.setattr(module, "rows_between", lambda spark, log, _, upper: own(spark, log, None, upper))
+
+
+def leaves_out_the_last_time(patch: Patch) -> None:
+    own = module.rows_between
+
+    def mutant(spark: SparkSession, log: Log, lower: Any, upper: Any) -> Any:
+        return own(spark, log, lower, Antichain.from_times(upper.times - 1, upper.arity) if lower else upper)
+
+    patch.setattr(module, "rows_between", mutant)
+
+
+def each_commit(spark: SparkSession, folder: Path, _: Patch) -> None:
+    test_each_commit_is_the_contents_at_its_upper(spark, folder, 0, None)
+
+
+MUTANTS: dict[Callable[[Patch], None], Check] = {
+    trusts_others: test_change_of_others_within_a_step_is_found_by_the_next,
+    looks_from_its_own_commit_on: test_change_of_others_within_a_step_is_found_by_the_next,
+    continues_any_mirror: lambda spark, folder, _: test_only_a_mirror_of_this_very_log_is_continued(spark, folder),
+    believes_that_changes_are_told: lambda spark, folder, _: test_mirror_of_a_log_that_forgot_is_replaced_whole(
+        spark, folder
+    ),
+    retains_nothing: lambda spark, folder, _: test_log_keeps_what_the_table_does_not_have_yet(spark, folder),
+    numbers_no_transaction: test_one_who_plans_from_what_is_old_changes_nothing,
+    merges_from_the_beginning: each_commit,
+    leaves_out_the_last_time: each_commit,
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_wrong_mirror_is_found(
+    spark: SparkSession, tmp_path: Path, monkeypatch: Patch, mutant: Callable[[Patch], None]
+) -> None:
+    with Patch.context() as patch:  # a test may undo its own
+        mutant(patch)
+        # The last is what a mirror says that misses rows which are taken away later.
+        with pytest.raises((AssertionError, pytest.fail.Exception, NegativeMultiplicityError)):
+            MUTANTS[mutant](spark, tmp_path, monkeypatch)

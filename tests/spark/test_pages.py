@@ -34,6 +34,7 @@ TOURS = [
     "docs/how-to/continual-tasks.md",
     "docs/how-to/upserts.md",
     "docs/how-to/answers.md",
+    "docs/how-to/instance.md",
 ]
 
 

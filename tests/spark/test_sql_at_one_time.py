@@ -180,6 +180,26 @@ def test_time_that_is_open_is_waited_for_and_retained(spark: SparkSession, tmp_p
     assert not rates.retainers()
 
 
+def test_without_a_time_nothing_is_waited_for_as_in_a_peek(spark: SparkSession, tmp_path: Path) -> None:
+    two = Two(tmp_path, 8)
+    new = spark_timely.create_log(tmp_path / "new", RATES, minimum=(0,), kind="collection")
+    said = r"found no time that is complete: since=\[0\], upper=\[0\]"
+    for ask in (
+        lambda: spark_timely.peek(new),
+        lambda: sql(spark, "SELECT * FROM new", names={"new": new}),
+        lambda: sql(spark, JOIN, names={"orders": two.logs["orders"], "rates": new}),
+        lambda: spark_timely.copy_to(spark, new, tmp_path / "copy"),
+    ):
+        with pytest.raises(NotBeyondError, match=said) as error:
+            ask()
+        assert (error.value.hint or "").startswith("wait for the first commit that closes a time, or give ")
+    two.logs["orders"].allow_compaction([8])
+    with pytest.raises(NotBeyondError, match=r"since=\[8\], upper=\[7\], held back by log '.*rates'"):
+        sql(spark, JOIN, names=two.logs)
+    with pytest.raises(NotBeyondError, match="have not passed time=8 after 0 seconds"):
+        sql(spark, JOIN, names=two.logs, at_least=0, timeout_s=0)
+
+
 def test_views_are_gone_and_names_are_not_used_twice(spark: SparkSession, tmp_path: Path) -> None:
     two = Two(tmp_path, 6)
     before = {each.name for each in spark.catalog.listTables()}
@@ -246,6 +266,7 @@ def one(tmp_path: Path) -> Iterator[dict[str, Log]]:
         ("SELECT now(), * FROM rates", "found the clock 'now'"),
         ("SELECT rand(), * FROM rates", "found random 'rand'"),
         ("SELECT * FROM rates WHERE rate > :least", "parameter :least"),
+        ("SELECT * FROM `/a``b`", "found a backquote in path '/a`b'"),
         ("SELECT * FROM (SELECT", "could not run a query at one time: found"),
         (7, "found text=7"),
     ],

@@ -272,6 +272,11 @@ class Engine:
         self._idle = False
 
     @property
+    def paths(self) -> tuple[str, ...]:
+        """Paths of the logs that it reads or writes."""
+        return tuple(self._logs)
+
+    @property
     def failures(self) -> list[Exception]:
         """Why outputs stopped."""
         return list(self._outputs.failures.values())

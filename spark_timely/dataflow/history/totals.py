@@ -272,9 +272,10 @@ class Totals(HistoryOperator):
     def _counted(
         self, name: str, state: _Running, rows: pa.Table, first: IntArray, times: IntArray, n_rows: Numbers
     ) -> Numbers:
-        """Return how many values of a column are not null."""
+        """Return how many values of a column are not null, or how many rows there are."""
         column = self.values[name].column
-        assert column is not None
+        if column is None:  # the rows, once more under another name
+            return n_rows
         counts = state.sums(name, np.asarray(rows.column(column).is_valid().to_numpy()).astype(np.int64))
         self._check((counts < 0) | (counts > n_rows), rows, first, times, counts)
         return counts.astype(np.int64)

@@ -66,6 +66,8 @@ def main() -> None:
     elif moment == "while":
         before = set(place.rglob("*.parquet")) if place.exists() else set()
         die_when(lambda: place.exists() and bool(set(place.rglob("*.parquet")) - before), float(spec["more_s"]))
+    elif moment == "any":
+        die_when(lambda: True, float(spec["more_s"]))
     if spec["what"] == "copy":
         copy_to.copy_to(spark, spec["log"], place)
     else:

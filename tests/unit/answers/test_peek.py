@@ -510,3 +510,20 @@ def test_question_that_is_kept_is_of_one_snapshot(log: Log) -> None:
     log.allow_compaction(3)
     with pytest.raises(SinceViolationError):
         peek(log, at=2, keys={"k": [9]})
+
+
+def test_threads_of_peeks_are_used_again(tmp_path: Path) -> None:
+    made = create_log(tmp_path / "log", SCHEMA, kind="collection", minimum=(0,))
+    append(made, [(1, 1, 1, "a")], 2)
+    used = set()
+    for _ in range(5):
+        begun = start_peek(tmp_path / "log")
+        assert begun.result(timeout_s=60).num_rows == 1
+        used |= {each.ident for each in threading.enumerate() if each.name == "spark_timely-peek"}
+        # It is given back right after the answer.
+        deadline = threading.Event()
+        while not peeks._threads._waiting:
+            deadline.wait(0.001)
+    assert len(used) <= len(peeks._threads._waiting) + 1
+    many = [start_peek(tmp_path / "log") for _ in range(20)]
+    assert [each.result(timeout_s=60).num_rows for each in many] == [1] * 20

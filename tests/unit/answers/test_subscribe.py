@@ -230,6 +230,8 @@ def test_fetch_moves_the_position_with_the_last_row_of_a_batch(log: MemoryLog) -
         assert subscription.position == at(6)
         assert subscription.fetch(0).num_rows == 0
         assert subscription.fetch(timeout_s=0).schema == subscription.schema
+    with subscribe(log, as_of=2) as subscription:
+        assert subscription.fetch(2**63).num_rows == 4
 
 
 def test_envelope_of_a_log_with_a_key() -> None:
@@ -275,7 +277,7 @@ def test_interval_too_large_ends_it_and_moves_its_frontier_alone(log: MemoryLog)
     append(log, (6, "x" * 100, 1), to=7)
     with pytest.raises(ResultTooLargeError, match=r"max_bytes=40") as error:
         next(subscription)
-    assert error.value.context["limit_bytes"] == 40
+    assert (error.value.context["limit_bytes"], error.value.limit_name) == (40, "max_bytes")
     assert (subscription.position, subscription.frontier) == (at(6), at(7))
     assert subscription.has_ended
     assert list(subscription) == []

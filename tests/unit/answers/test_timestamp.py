@@ -5,15 +5,20 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import spark_timely
 from spark_timely import Log
-from spark_timely.answers.timestamp import Input, choose_time, explain_timestamp, input_of
-from spark_timely.errors import InvalidUsageError, LogMissingError, SinceViolationError
+from spark_timely.answers import timestamp
+from spark_timely.answers.timestamp import Input, check_complete, choose_time, explain_timestamp, input_of
+from spark_timely.errors import InvalidUsageError, LogMissingError, NotBeyondError, SinceViolationError
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 from tests.faults.harness import long_lane
@@ -158,6 +163,12 @@ def test_log_where_nothing_is_complete_is_waited_for(tmp_path: Path) -> None:
     found = explain_timestamp(log)
     assert (found.time, found.why, found.newest, found.at_once) == ((5,), "since", None, False)
     assert input_of("x", log).last is None
+    with pytest.raises(
+        NotBeyondError, match=r"could not ask: found no time that is complete: since=\[5\], upper=\[5\]"
+    ):
+        check_complete("ask", found)
+    for asked in ({"as_of": 5}, {"at_least": 5}):
+        check_complete("ask", explain_timestamp(log, **asked))
 
 
 @pytest.mark.parametrize(
@@ -176,4 +187,104 @@ def test_other_types_of_times_and_missing_logs_are_named(tmp_path: Path) -> None
         explain_timestamp([orders, days])
     with pytest.raises(LogMissingError):
         explain_timestamp([orders, tmp_path / "nothing"])
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(LogMissingError, match=r"found a link to '.*gone', where nothing is"):
+        explain_timestamp(tmp_path / "link")
     assert explain_timestamp(days).to_dict()["times"] == ["date"]
+
+
+# Mutants ----------------------------------------------------------------------------------------------
+
+Patch = pytest.MonkeyPatch
+
+
+def reduced_by(patch: Patch, one: object, other: Callable[..., Any]) -> None:
+    """Let frontiers of several inputs be put together in another way."""
+    own = timestamp.reduce
+    patch.setattr(timestamp, "reduce", lambda how, values: own(other if how is one else how, values))
+
+
+def takes_the_greatest_upper(patch: Patch) -> None:
+    reduced_by(patch, Antichain.meet, Antichain.join)
+
+
+def takes_the_least_since(patch: Patch) -> None:
+    reduced_by(patch, Antichain.join, Antichain.meet)
+
+
+def takes_the_since_of_the_first(patch: Patch) -> None:
+    reduced_by(patch, Antichain.join, lambda first, _: first)
+
+
+def takes_the_upper_itself(patch: Patch) -> None:
+    own = timestamp._newest
+
+    def mutant(domain: TimeDomain, inputs: Sequence[Input], upper: Antichain) -> Any:
+        newest, why = own(domain, inputs, upper)
+        return (upper.elements[0] if newest is not None and upper else newest), why
+
+    patch.setattr(timestamp, "_newest", mutant)
+
+
+def waits_for_complete_inputs(patch: Patch) -> None:
+    """An input that is complete counts as complete before its last time only."""
+    patch.setattr(
+        timestamp,
+        "input_of",
+        lambda name, log: Input(name, log.path, log.since(), log.frontier() or Antichain.of(*timestamp._last_of(log))),
+    )
+
+
+def takes_the_least_of_the_ends(patch: Patch) -> None:
+    """Of inputs that are all complete the first end: rows of the others are left out."""
+    own = timestamp.np.array
+    patch.setattr(
+        timestamp,
+        "np",
+        SimpleNamespace(
+            array=lambda values, kind: own([min(values)] if values and isinstance(values[0], tuple) else values, kind),
+            int64=np.int64, asarray=np.asarray, concatenate=np.concatenate,
+        ),
+    )  # fmt: skip
+
+
+def takes_any_as_of(patch: Patch) -> None:
+    patch.setattr(timestamp, "check_since", lambda *_: None)
+
+
+def compares_numbers_of_batches(patch: Patch) -> None:
+    patch.setattr(timestamp, "_check_comparable", lambda _: None)
+
+
+def answers_at_the_upper(patch: Patch) -> None:
+    patch.setattr(
+        Input, "answers_at", lambda self, time: self.since.less_equal(time) and not self.upper.less_than(time)
+    )
+
+
+def takes_the_first_of_several(patch: Patch) -> None:
+    patch.setattr(timestamp, "_only", lambda domain, times, *_: times.elements[0])
+
+
+Check = Callable[[Path], None]
+NEWEST: Check = lambda _: test_choice_is_what_trying_all_times_finds()  # noqa: E731
+ENDS: Check = lambda folder: test_log_that_is_complete_holds_nothing_back(folder)  # noqa: E731
+MUTANTS: dict[Callable[[Patch], None], Check] = {
+    takes_the_greatest_upper: NEWEST,
+    takes_the_least_since: NEWEST,
+    takes_the_since_of_the_first: NEWEST,
+    takes_the_upper_itself: NEWEST,
+    answers_at_the_upper: NEWEST,
+    waits_for_complete_inputs: ENDS,
+    takes_the_least_of_the_ends: ENDS,
+    takes_any_as_of: lambda _: test_as_of_is_taken_as_it_is_or_refused_below_since(1),
+    compares_numbers_of_batches: lambda _: test_times_that_number_different_queries_are_refused(),
+    takes_the_first_of_several: lambda _: test_product_times_have_no_newest_but_a_first(),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_wrong_choice_is_found(mutant: Callable[[Patch], None], monkeypatch: Patch, tmp_path: Path) -> None:
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        MUTANTS[mutant](tmp_path)

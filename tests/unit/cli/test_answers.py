@@ -362,7 +362,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         msg = "could not start Spark: found a test"
         raise InvalidUsageError(msg)
 
-    monkeypatch.setattr(answers, "_spark", refuse)
+    monkeypatch.setattr(answers, "spark_of", refuse)
 
 
 @pytest.mark.usefixtures("no_spark")
@@ -405,6 +405,20 @@ def test_sql_refuses_in_one_line(run: Run, log: Log, text: str, arguments: list[
     got, out, err = run("sql", text, "--name", f"orders={log.path}", *arguments)
     assert (got, out, err.count("\n")) == (code, "", 1)
     assert found in err
+
+
+def test_without_a_time_nothing_is_waited_for(run: Run, log: Log, tmp_path: Path) -> None:
+    new = create_log(tmp_path / "new", SCHEMA, minimum=(0,), kind="collection")
+    names = ("--name", f"new={new.path}", "--name", f"orders={log.path}")
+    for words in (
+        ("peek", new.path),
+        ("sql", "SELECT * FROM new", *names),
+        ("sql", "SELECT count(*) FROM new JOIN orders USING (id)", *names),
+        ("sql", f"COPY new TO '{tmp_path}/copy'", *names),
+    ):
+        code, out, err = run(*words)
+        assert (code, out, err.count("\n")) == (4, "", 1)
+        assert "found no time that is complete: since=[0], upper=[0]" in err
 
 
 def test_sql_stops_at_the_most_rows_without_reading_on(run: Run, log: Log) -> None:

@@ -81,7 +81,7 @@ def test_output_that_begins_later_is_equal_from_then_on(seed: int, tmp_path: Pat
             assert contents(later, time) == contents(whole, time)
 
 
-def test_output_that_begins_later_waits_until_its_inputs_are_there(tmp_path: Path) -> None:
+def test_output_that_begins_later_waits_until_its_inputs(tmp_path: Path) -> None:
     log = filled(tmp_path / "in", random.Random(1), forgets=False)
     scope = Scope("flow")
     scope.replay(log).filter("v >= 0").capture(str(tmp_path / "out"))

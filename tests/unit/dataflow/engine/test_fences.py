@@ -39,7 +39,7 @@ def version(folder: Path) -> int:
     return open_log(str(folder / "out")).version
 
 
-def test_older_instance_that_is_paused_between_job_and_append_is_refused(tmp_path: Path, log: Log) -> None:
+def test_older_instance_that_is_paused_between_job_and_append(tmp_path: Path, log: Log) -> None:
     old = scope_of(log, tmp_path, 1)
     run = runner(old.storage)
     at: list[int] = []
@@ -62,7 +62,7 @@ def test_older_instance_that_is_paused_between_job_and_append_is_refused(tmp_pat
     assert rows == [n for n in range(15) for _ in range(3)]
 
 
-def test_older_instance_that_begins_late_is_refused_before_anything(tmp_path: Path, log: Log) -> None:
+def test_older_instance_that_begins_late_is_refused(tmp_path: Path, log: Log) -> None:
     new = scope_of(log, tmp_path, 2)
     engine(new, "new")
     before = version(tmp_path)
@@ -75,7 +75,7 @@ def test_older_instance_that_begins_late_is_refused_before_anything(tmp_path: Pa
     assert version(tmp_path) == before
 
 
-def test_fence_of_an_epoch_is_written_once_and_stays_over_steps_and_failures(tmp_path: Path, log: Log) -> None:
+def test_fence_of_an_epoch_is_written_once_and_stays_over_steps(tmp_path: Path, log: Log) -> None:
     flow = scope_of(log, tmp_path, 2)
     engine(flow, "one")
     before = version(tmp_path)

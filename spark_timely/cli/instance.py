@@ -1,0 +1,212 @@
+"""The verb about compute instances: run one, ask it for something, and look at it.
+
+Invariants
+----------
+1. ``create``, ``drop`` and ``configure`` ask the process that runs the instance; they never write its command log.
+2. ``status``, ``peek`` and ``why`` follow the instance: they need no Spark, and change nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from spark_timely.cli.answers import keys_of, names_of, print_rows, rows_of, spark_of
+from spark_timely.cli.output import Console, printable
+from spark_timely.cli.parser import Run
+from spark_timely.cli.verbs import storage_options
+from spark_timely.compute.drive.driver import Working
+from spark_timely.compute.drive.handle import Handle
+from spark_timely.compute.drive.place import Place
+from spark_timely.compute.drive.requests import Requests
+from spark_timely.compute.introspection import RELATIONS
+from spark_timely.errors import InvalidOptionError, MissingError, shown
+
+_STATUS: Final = "hydration"
+
+
+def _pairs(options: argparse.Namespace, name: str) -> dict[str, str]:
+    """Return NAME=VALUE options as a mapping."""
+    found = {}
+    for pair in getattr(options, name):  # one turn per option
+        word, equals, value = pair.partition("=")
+        if not equals or not word:
+            msg = f"could not read the command line: found --{name} {shown(pair)}"
+            raise InvalidOptionError(msg, hint=f"write --{name} NAME=VALUE")
+        found[word] = value
+    return found
+
+
+def _id(options: argparse.Namespace) -> str:
+    if options.id is None:
+        msg = f"could not read the command line: found {options.action} without an id"
+        raise InvalidOptionError(msg, hint=f"write spark-timely instance DIR {options.action} ID")
+    return str(options.id)
+
+
+def _place(options: argparse.Namespace) -> Place:
+    return Place(options.directory, storage_options(options) or {})
+
+
+@contextmanager
+def _following(options: argparse.Namespace) -> Iterator[Handle]:
+    """Follow the instance, without Spark."""
+    handle = Handle(
+        options.directory, Working(_no_tasks, _no_files), read_only=True, storage_options=storage_options(options)
+    )
+    try:
+        yield handle
+    finally:
+        handle.close()
+
+
+def _no_tasks(*_: object) -> Any:  # noqa: ANN401 - never called: a follower runs nothing
+    raise NotImplementedError
+
+
+def _no_files(*_: object) -> Any:  # noqa: ANN401 - never called
+    raise NotImplementedError
+
+
+# --- run ------------------------------------------------------------------------------------------
+
+
+def _run(options: argparse.Namespace, console: Console) -> bool:
+    """Run the instance until a signal ends it, or another process takes it over."""
+    from spark_timely.spark.compute import ComputeInstance
+
+    ended = threading.Event()
+    spark = spark_of(options)  # which takes signals too
+    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    instance = None
+    try:
+        instance = ComputeInstance(
+            spark,
+            options.directory,
+            read_only=options.read_only,
+            moved=options.moved,
+            storage_options=storage_options(options),
+        )
+        if console.json_mode:
+            console.answer({"running": options.directory})
+        else:
+            console.line(printable(f"instance {options.directory} runs; press Ctrl-C to end it"))
+        console.flush()
+        while not ended.wait(0.2):
+            if instance.error is not None:
+                raise instance.error
+    finally:
+        for number, handler in before.items():  # two turns
+            signal.signal(number, handler)
+        if instance is not None:
+            instance.close()
+    return True
+
+
+# --- asking ---------------------------------------------------------------------------------------
+
+
+def _ask(verb: str, arguments: Mapping[str, object], options: argparse.Namespace, console: Console) -> bool:
+    Requests(_place(options)).ask(verb, arguments, timeout_s=options.timeout.seconds)
+    if console.json_mode:
+        console.answer({"done": verb, **arguments})
+    else:
+        console.line(printable(f"{verb}: done"))
+    return True
+
+
+def _create(options: argparse.Namespace, console: Console) -> bool:
+    if options.query is None:
+        msg = "could not read the command line: found create without --query"
+        raise InvalidOptionError(msg, hint="write --query 'SELECT … FROM name' --import name=PATH")
+    asked: dict[str, object] = {"id": _id(options), "query": options.query, "imports": _pairs(options, "import")}
+    if options.as_of is not None:
+        asked["as_of"] = options.as_of
+    if options.into is not None:
+        return _ask("maintain", {**asked, "into": options.into}, options, console)
+    return _ask(
+        "index", {**asked, "key": [name for given in options.key for name in names_of(given)]}, options, console
+    )
+
+
+def _drop(options: argparse.Namespace, console: Console) -> bool:
+    return _ask("drop", {"id": _id(options)}, options, console)
+
+
+def _configure(options: argparse.Namespace, console: Console) -> bool:
+    values: dict[str, object] = {}
+    for name, text in _pairs(options, "set").items():  # one turn per option
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = text
+    return _ask("configure", values, options, console)
+
+
+# --- looking --------------------------------------------------------------------------------------
+
+
+def _status(options: argparse.Namespace, console: Console) -> bool:
+    relation = options.id or _STATUS
+    if relation not in RELATIONS:
+        msg = f"could not read the command line: found no relation {shown(relation)}"
+        raise InvalidOptionError(msg, hint=f"choose among {', '.join(sorted(RELATIONS))}")
+    with _following(options) as instance:
+        instance.settle()
+        table = instance.show(relation)
+    print_rows(table.schema.names, rows_of(table), "json" if console.json_mode else "table", console)
+    return True
+
+
+def _peek(options: argparse.Namespace, console: Console) -> bool:
+    target = _id(options)
+    with _following(options) as instance:
+        instance.settle()
+        if not instance.has(target):
+            msg = f"could not peek {target!r}: found no collection of this id"
+            raise MissingError(msg, hint="spark-timely instance DIR status exports lists them")
+        table = instance.peek(
+            target,
+            at=options.at,
+            keys=keys_of(instance.schema_of(target), options.key),
+            where=options.where,
+            limit=options.limit,
+            timeout_s=options.timeout.seconds,
+        )
+    print_rows(table.schema.names, rows_of(table), "json" if console.json_mode else "table", console)
+    return True
+
+
+def _why(options: argparse.Namespace, console: Console) -> bool:
+    with _following(options) as instance:
+        instance.settle()
+        text = instance.why(_id(options))
+    if console.json_mode:
+        console.answer({"why": text.splitlines()})
+    else:
+        for line in text.splitlines():
+            console.line(printable(line))
+    return True
+
+
+_ACTIONS: Final[Mapping[str, Run]] = {
+    "run": _run,
+    "create": _create,
+    "drop": _drop,
+    "configure": _configure,
+    "status": _status,
+    "peek": _peek,
+    "why": _why,
+}
+
+
+def _instance(options: argparse.Namespace, console: Console) -> bool:
+    return _ACTIONS[options.action](options, console)
+
+
+RUNS: Mapping[str, Run] = {"instance": _instance}

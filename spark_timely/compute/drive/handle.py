@@ -1,0 +1,708 @@
+"""A handle on an instance: commands as methods, answers as values, and a thread that takes its turns.
+
+Whoever follows an instance needs no Spark: it answers peeks and subscribes from what another process maintains.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time as monotonic
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from spark_timely.compute.command import (
+    AllowCompaction,
+    CancelPeek,
+    Command,
+    CreateDataflow,
+    Dataflow,
+    Export,
+    Import,
+    Peek,
+    Schedule,
+    UpdateConfiguration,
+)
+from spark_timely.compute.drive.driver import Driver, Working, text_of_keys
+from spark_timely.compute.drive.place import Place, details_of
+from spark_timely.compute.drive.requests import Requests
+from spark_timely.compute.plan import Plan, imports_of, parse_plan
+from spark_timely.compute.response import (
+    CopyToResponse,
+    Dropped,
+    Frontiers,
+    PeekResponse,
+    Response,
+    SubscribeBatch,
+)
+from spark_timely.compute.sql import plan_of_sql
+from spark_timely.errors import (
+    CanceledError,
+    InvalidUsageError,
+    MissingError,
+    OperatorError,
+    TimelyError,
+    WaitTimeoutError,
+    shown,
+)
+from spark_timely.log.log import Log, open_log
+from spark_timely.masking import masked_logger
+from spark_timely.time.antichain import Antichain
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from spark_timely.time.domain import FrontierLike, TimeLike
+
+__all__ = ["Batches", "Handle"]
+
+_log = masked_logger("spark_timely.compute")
+
+_END: Final = object()
+_REQUESTS_S: Final = 0.25
+# As many turns look at everything that was there at the start.
+_SETTLED: Final = 2
+
+
+class Batches:
+    """The batches of a subscribe: an iterator of `SubscribeBatch`. Made by `Handle.subscribe`."""
+
+    def __init__(self, handle: Handle, id_: str) -> None:
+        self._handle, self.id = handle, id_
+        self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._ended = False
+
+    def __iter__(self) -> Iterator[SubscribeBatch]:
+        return self
+
+    def __next__(self) -> SubscribeBatch:
+        """Return the next batch; end with the last one, or when it is closed."""
+        batch = self.next_batch()
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    def next_batch(self, *, timeout_s: float | None = None) -> SubscribeBatch | None:
+        """Return the next batch; None where the time is over, or nothing comes any more.
+
+        Raises
+        ------
+        OperatorError
+            If the batch is an error: it was too large, or the instance has ended with one.
+        """
+        if self._ended:
+            return None
+        try:
+            found = self._queue.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if found is _END:
+            self._ended = True
+            return None
+        if isinstance(found, Exception):
+            self._ended = True
+            raise found
+        assert isinstance(found, SubscribeBatch)
+        if found.error is not None:
+            raise OperatorError(found.error, hint="see the instance's configuration: max_result_bytes")
+        if found.upper.is_empty:
+            self._ended = True
+        return found
+
+    def close(self) -> None:
+        """End it. May be called again."""
+        if not self._ended:
+            self._ended = True
+            self._handle.drop(self.id, missing_ok=True)
+
+    def __enter__(self) -> Batches:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.close()
+
+    def _put(self, found: object) -> None:
+        self._queue.put(found)
+
+
+class Handle:
+    """A compute instance that this process runs, or follows.
+
+    Parameters
+    ----------
+    directory : str
+        Of the instance: a path or a cloud URL. Made if it is not there.
+    working : Working
+        How work is done.
+    read_only : bool
+        Whether to follow what another process maintains: nothing is written, and what is answered is as far as that
+        one is. `allow_writes` takes over.
+    moved : bool
+        Whether the directory was meant to be moved: a copy is refused unless this says so.
+    storage_options : mapping of str to str, optional
+        Of the directory.
+    options_of : mapping of str to mapping, optional
+        Storage options of logs elsewhere, by path. They are never written into the command log.
+    on_response : callable, optional
+        Is called with each response, in order.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        working: Working,
+        *,
+        read_only: bool = False,
+        moved: bool = False,
+        storage_options: Mapping[str, str] | None = None,
+        options_of: Mapping[str, Mapping[str, str]] | None = None,
+        on_response: Callable[[Response], object] | None = None,
+    ) -> None:
+        self.place = Place(str(directory), dict(storage_options or {}), dict(options_of or {}))
+        self._driver = Driver(self.place, working, read_only=read_only, moved=moved)
+        self._on_response = on_response
+        self._changed = threading.Condition()
+        self._answers: dict[str, PeekResponse] = {}
+        self._asked: set[str] = set()
+        self._copied: dict[str, CopyToResponse] = {}
+        self._frontiers: dict[str, Antichain] = {}
+        self._batches: dict[str, Batches] = {}
+        self._ended = False
+        self._requests = Requests(self.place)
+        self._requests_at = 0.0
+        self._turns = 0
+        self._thread = threading.Thread(target=self._run, name="spark_timely-instance", daemon=True)
+        self._thread.start()
+
+    # Turns ---------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        driver = self._driver
+        while not self._ended:
+            try:
+                busy, responses = driver.turn()
+            except Exception as error:  # noqa: BLE001 - those who wait learn of it
+                if not self._ended:
+                    _log.error("the instance in %r has ended: %s", self.place.directory, error)
+                self._tell_end(error)
+                return
+            if responses:
+                self._take(responses)
+            if self._turns < _SETTLED:
+                with self._changed:
+                    self._turns += 1
+                    self._changed.notify_all()
+            self._take_requests()
+            if not busy:
+                driver.wake.wait(driver.next_look_s())
+                driver.wake.clear()
+
+    def _take_requests(self) -> None:
+        """Do what other processes asked for; a few looks in a second."""
+        if self._driver.read_only or monotonic.monotonic() - self._requests_at < _REQUESTS_S:
+            return
+        self._requests_at = monotonic.monotonic()
+        try:
+            self._requests.take(self)
+        except (TimelyError, OSError) as error:
+            _log.warning("requests in %r cannot be taken: %s", self.place.directory, error)
+
+    def _take(self, responses: Sequence[Response]) -> None:
+        with self._changed:
+            for response in responses:  # one turn per response
+                match response:
+                    case PeekResponse():
+                        if response.id in self._asked:
+                            self._answers[response.id] = response
+                    case CopyToResponse():
+                        self._copied[response.id] = response
+                    case Frontiers(id_, frontier):
+                        self._frontiers[id_] = frontier
+                    case SubscribeBatch(id_):
+                        self._frontiers[id_] = response.upper
+                        if id_ in self._batches:
+                            self._batches[id_]._put(response)
+                    case Dropped(id_):
+                        self._frontiers.pop(id_, None)
+                        if id_ in self._batches:
+                            self._batches.pop(id_)._put(_END)
+                if self._on_response is not None:
+                    try:
+                        self._on_response(response)
+                    except Exception as error:  # noqa: BLE001 - whatever it is, the others are answered
+                        _log.error("a response could not be handed out, the instance continues: %s", error)
+            self._changed.notify_all()
+
+    def _tell_end(self, error: Exception) -> None:
+        with self._changed:
+            for batches in self._batches.values():
+                batches._put(error)
+            self._batches.clear()
+            self._changed.notify_all()
+
+    def _wait(self, found: Callable[[], bool], timeout_s: float | None) -> bool:
+        if threading.current_thread() is self._thread:
+            msg = "could not wait for an answer: found a call of on_response, which answers wait for"
+            raise InvalidUsageError(msg, hint="hand the response to another thread, and wait there")
+        deadline = None if timeout_s is None else monotonic.monotonic() + timeout_s
+        with self._changed:
+            while not found():
+                if self._driver.error is not None:
+                    raise self._driver.error
+                if self._ended:
+                    msg = f"could not wait for the instance in {self.place.directory!r}: found it closed"
+                    raise InvalidUsageError(msg, hint="open it again")
+                left = None if deadline is None else deadline - monotonic.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                self._changed.wait(1.0 if left is None else min(left, 1.0))
+        return True
+
+    # Commands ------------------------------------------------------------------------------------
+
+    def send(self, command: Command, /) -> None:
+        """Send any command; see `spark_timely.compute.command`.
+
+        Raises
+        ------
+        TimelyError
+            If it is refused. Then nothing was changed.
+        """
+        self._driver.handle(command)
+
+    def dataflow(
+        self,
+        name: str,
+        query: str | Plan,
+        exports: Sequence[Export],
+        *,
+        imports: Mapping[str, str] | None = None,
+        as_of: TimeLike | None = None,
+        until: TimeLike | None = None,
+        interactive: bool = False,
+    ) -> Dataflow:
+        """Create a dataflow that is scheduled, and return it as it was created.
+
+        Parameters
+        ----------
+        name : str
+            For people.
+        query : str or Plan
+            SQL, as `spark_timely.compute.sql` reads it; a plan, or its JSON.
+        exports : sequence of Export
+        imports : mapping of str to str, optional
+            What names in the query stand for: paths of logs. Names that are not here are ids of exports.
+        as_of : time, optional
+            From which time on it is right; the newest at which it can answer at once unless given.
+        until : time, optional
+            Where it ends, exclusive.
+        interactive : bool
+            Whether it ends with this process.
+        """
+        given = dict(imports or {})
+        logs: dict[str, Log] = {}
+        plan, reads = self._planned(name, query, given, logs)
+        domain = next(iter(logs.values())).domain
+        times = {each.domain.types for each in logs.values()}
+        if len(times) > 1:
+            msg = f"could not create dataflow {name!r}: found imports with times of different types"
+            raise InvalidUsageError(msg, hint="import logs with the same types of times")
+        least = [min(each.domain.minimum[place] for each in logs.values()) for place in range(domain.arity)]
+        domain = type(domain)(domain.types, tuple(least))
+        begins = domain.minimum_frontier if as_of is None else Antichain.of(domain.parse_time(as_of))
+        ends = Antichain.empty(domain.arity) if until is None else Antichain.of(domain.parse_time(until))
+        made = Dataflow(name, reads, plan.text, tuple(exports), begins, ends, domain, interactive)
+        if as_of is None:
+            made = self._driver.choose_as_of(made)
+        self.send(CreateDataflow(made))
+        for export in made.exports:
+            self.send(Schedule(export.id))
+        return made
+
+    def _planned(
+        self, name: str, query: str | Plan, given: Mapping[str, str], logs: dict[str, Log]
+    ) -> tuple[Plan, tuple[Import, ...]]:
+        """Return the plan of a query, and its imports; the logs of these are opened."""
+        exports = self._driver.exports()
+
+        def opened(word: str) -> Log:
+            if word not in logs:
+                if word in given:
+                    path = given[word]
+                elif word in exports and (found := self._driver.path_of(word)) is not None:
+                    path = found
+                else:
+                    msg = f"could not create dataflow {name!r}: found nothing for {word!r}"
+                    raise MissingError(
+                        msg, hint=f"say what it stands for with imports=…; exports are {shown(sorted(exports))}"
+                    )
+                logs[word] = open_log(path, storage_options=self.place.options(path) or None)
+            return logs[word]
+
+        if isinstance(query, Plan):
+            plan = query
+        elif query.lstrip().startswith("{"):
+            plan = parse_plan(query)
+        else:
+            schemas = {word: opened(word).schema for word in (*given, *(id_ for id_ in exports if id_ in query))}
+            plan = plan_of_sql(query, schemas)
+        reads = []
+        for word in imports_of(plan):  # one turn per import
+            log = opened(word)
+            if word in given:
+                reads.append(Import(word, path=log.path, log_id=log.log_id))
+            else:
+                reads.append(Import(word, export=word))
+        for word in logs.keys() - set(imports_of(plan)):
+            del logs[word]
+        return plan, tuple(reads)
+
+    def index(
+        self,
+        id_: str,
+        query: str | Plan,
+        /,
+        *,
+        key: str | Sequence[str] = (),
+        imports: Mapping[str, str] | None = None,
+        as_of: TimeLike | None = None,
+        request: str | None = None,
+    ) -> Dataflow:
+        """Maintain a collection in the instance, and an index of it by a key.
+
+        Parameters
+        ----------
+        id_ : str
+            By which it is peeked and imported.
+        query, imports, as_of
+            As for `dataflow`.
+        key : str or sequence of str
+            Columns of the index. Without any it has none, and peeks read the log.
+        request : str, optional
+            The request that asks for it.
+        """
+        details: dict[str, object] = {"folder": self.place.new_folder(id_)}
+        details["key"] = [key] if isinstance(key, str) else list(key)
+        if request is not None:
+            details["request"] = request
+        return self.dataflow(id_, query, [Export(id_, "index", json.dumps(details))], imports=imports, as_of=as_of)
+
+    def maintain(
+        self,
+        id_: str,
+        query: str | Plan,
+        into: str,
+        /,
+        *,
+        imports: Mapping[str, str] | None = None,
+        as_of: TimeLike | None = None,
+        request: str | None = None,
+    ) -> Dataflow:
+        """Maintain what a query gives in a log of its own, for anybody to read.
+
+        Parameters
+        ----------
+        id_ : str
+        query, imports, as_of
+            As for `dataflow`.
+        into : str
+            Path of the log.
+        request : str, optional
+            The request that asks for it.
+        """
+        details = {"path": str(into)} | ({} if request is None else {"request": request})
+        export = Export(id_, "log", json.dumps(details))
+        return self.dataflow(id_, query, [export], imports=imports, as_of=as_of)
+
+    def subscribe(
+        self,
+        query: str | Plan,
+        /,
+        *,
+        imports: Mapping[str, str] | None = None,
+        as_of: TimeLike | None = None,
+        up_to: TimeLike | None = None,
+        snapshot: bool = True,
+        id_: str | None = None,
+    ) -> Batches:
+        """Subscribe to what a query gives; ends with this process.
+
+        Parameters
+        ----------
+        query : str or Plan
+            As for `dataflow`; the id of an export stands for all of it.
+        imports, as_of
+            As for `dataflow`.
+        up_to : time, optional
+            Where it ends, exclusive.
+        snapshot : bool
+            Whether the contents at `as_of` come first.
+        id_ : str, optional
+        """
+        name = id_ or f"subscribe-{uuid.uuid4().hex[:12]}"
+        details: dict[str, object] = {"snapshot": snapshot}
+        plan = self._whole(query)
+        if not isinstance(plan, Plan) or plan.root.op != "import":
+            details["folder"] = self.place.new_folder(name)
+        batches = self._batches[name] = Batches(self, name)
+        try:
+            self.dataflow(
+                name,
+                plan,
+                [Export(name, "subscribe", json.dumps(details))],
+                imports=imports,
+                as_of=as_of,
+                until=up_to,
+                interactive=True,
+            )
+        except BaseException:
+            del self._batches[name]
+            raise
+        return batches
+
+    def copy_to(
+        self,
+        query: str | Plan,
+        folder: str,
+        /,
+        *,
+        imports: Mapping[str, str] | None = None,
+        as_of: TimeLike | None = None,
+        format: str = "parquet",
+        timeout_s: float | None = None,
+    ) -> int:
+        """Copy what a query gives at a time into plain files, and return how many rows.
+
+        Parameters
+        ----------
+        query : str or Plan
+            As for `subscribe`.
+        folder : str
+            Empty, or not there yet.
+        imports, as_of
+            As for `dataflow`.
+        format : {"parquet", "csv"}
+        timeout_s : float, optional
+
+        Raises
+        ------
+        OperatorError
+            If it failed.
+        WaitTimeoutError
+            If it takes longer; it continues.
+        """
+        name = f"copy-{uuid.uuid4().hex[:12]}"
+        details: dict[str, object] = {"to": str(folder), "format": format}
+        plan = self._whole(query)
+        if not isinstance(plan, Plan) or plan.root.op != "import":
+            details["folder"] = self.place.new_folder(name)
+        export = Export(name, "copy-to", json.dumps(details))
+        self.dataflow(name, plan, [export], imports=imports, as_of=as_of, interactive=True)
+        if not self._wait(lambda: name in self._copied, timeout_s):
+            msg = f"could not wait for a copy to {folder!r}: found no answer after {timeout_s:g} seconds"
+            raise WaitTimeoutError(msg, hint="wait longer")
+        answer = self._copied.pop(name)
+        self.drop(name, missing_ok=True)
+        if answer.outcome != "rows" or answer.rows is None:
+            msg = answer.error or f"could not copy to {folder!r}: found it dropped"
+            raise OperatorError(msg, hint="see the error, and choose an empty folder")
+        return answer.rows
+
+    def _whole(self, query: str | Plan) -> str | Plan:
+        """Return what the id of an export stands for: all of it."""
+        if isinstance(query, str) and query in self._driver.exports():
+            return parse_plan(json.dumps({"op": "import", "name": query}))
+        if isinstance(query, str) and query.lstrip().startswith("{"):
+            return parse_plan(query)
+        return query
+
+    def drop(self, id_: str, /, *, missing_ok: bool = False) -> None:
+        """Drop a collection; a dataflow ends with the last of its exports.
+
+        Raises
+        ------
+        MissingError
+            If there is none.
+        InvalidUsageError
+            If another dataflow imports it.
+        """
+        try:
+            self.send(AllowCompaction(id_, Antichain.empty(self._driver.domain_of(id_).arity)))
+        except MissingError:
+            if not missing_ok:
+                raise
+
+    def allow_compaction(self, id_: str, frontier: FrontierLike, /) -> None:
+        """Let an index forget what tells times before a frontier apart."""
+        self.send(AllowCompaction(id_, self._driver.domain_of(id_).parse_frontier(frontier)))
+
+    def configure(self, **values: object) -> None:
+        """Change values of the configuration: see `UpdateConfiguration`."""
+        self.send(UpdateConfiguration(values))
+
+    def allow_writes(self) -> None:
+        """Take over from the process that maintains the instance now; that one ends."""
+        self._driver.allow_writes()
+
+    # Answers -------------------------------------------------------------------------------------
+
+    def peek(
+        self,
+        target: str,
+        /,
+        *,
+        at: TimeLike | None = None,
+        timeout_s: float = 60.0,
+        keys: Mapping[Any, Sequence[Any]] | pa.Table | None = None,
+        **asked: object,
+    ) -> pa.Table:
+        """Return the rows that a collection has at a time: an index, a log, or a relation of the introspection.
+
+        Parameters
+        ----------
+        target : str
+            Id of a collection, or the path of any log.
+        at : time, optional
+            Waited for; the newest that is complete unless given.
+        timeout_s : float
+        keys : mapping or pyarrow.Table, optional
+            ``{"k": [1, 2]}``, ``{("a", "b"): [(1, "x")]}``, or a table of the keys' columns.
+        **asked
+            `where`, `select`, `order_by`, `limit`, `offset` as of `spark_timely.peek`.
+
+        Raises
+        ------
+        MissingError
+            If there is no such collection.
+        OperatorError
+            If the answer is an error.
+        CanceledError, WaitTimeoutError
+            If it was canceled; if there is no answer in time, and it is canceled then.
+        """
+        if not self._driver.has(target) and "/" not in target:
+            msg = f"could not peek {target!r}: found no collection of this id"
+            raise MissingError(msg, hint=f"choose among {shown(sorted(self._driver.exports()))}, or give a path")
+        known = {name: value for name, value in asked.items() if value is not None}
+        if keys is not None:
+            known["keys"] = text_of_keys(_table_of(keys))
+        time = self._driver.time_of(target, at)
+        id_ = uuid.uuid4().hex
+        collection = self._driver.has(target)
+        command = Peek(
+            id_, time, collection=target if collection else None, path=None if collection else target,
+            plan=json.dumps(known),
+        )  # fmt: skip
+        self._asked.add(id_)
+        try:
+            self.send(command)
+            if not self._wait(lambda: id_ in self._answers, timeout_s):
+                self.send(CancelPeek(id_))
+                msg = f"could not peek {target!r}: found no answer after {timeout_s:g} seconds"
+                raise WaitTimeoutError(msg, hint="wait longer, or peek at an earlier time")
+            answer = self._answers.pop(id_)
+        finally:
+            self._asked.discard(id_)
+            self._answers.pop(id_, None)
+        if answer.outcome == "canceled":
+            msg = f"could not peek {target!r}: found that it was canceled"
+            raise CanceledError(msg, hint="peek again")
+        if answer.outcome == "error" or not isinstance(answer.rows, pa.Table):
+            raise OperatorError(str(answer.error), hint="see the error")
+        return answer.rows
+
+    def has(self, id_: str, /) -> bool:
+        """Return whether there is a collection of an id."""
+        return self._driver.has(id_)
+
+    def schema_of(self, id_: str, /) -> pa.Schema:
+        """Return the columns of a collection.
+
+        Raises
+        ------
+        MissingError, LogMissingError
+            If there is none, or it is not written yet.
+        """
+        return self._driver.schema_of(id_)
+
+    def settle(self, *, timeout_s: float = 30.0) -> None:
+        """Wait until what is there at the start was looked at."""
+        self._wait(lambda: self._turns >= _SETTLED, timeout_s)
+
+    def show(self, relation: str, /) -> pa.Table:
+        """Return the rows of a relation of the introspection: see `spark_timely.compute.introspection.RELATIONS`."""
+        return self._driver.shown(relation)
+
+    def frontier(self, id_: str, /) -> Antichain:
+        """Return how far a collection is, as it was reported last; the minimum where nothing was."""
+        with self._changed:
+            return self._frontiers.get(id_, self._driver.domain_of(id_).minimum_frontier)
+
+    def await_frontier(self, id_: str, time: TimeLike, /, *, timeout_s: float = 60.0) -> Antichain:
+        """Wait until a time is complete in a collection, and return its frontier.
+
+        Raises
+        ------
+        WaitTimeoutError
+            If it is not in time; the error names what the collection waits for.
+        """
+        wanted = self._driver.domain_of(id_).parse_time(time)
+        if not self._wait(lambda: not self.frontier(id_).less_equal(wanted), timeout_s):
+            msg = f"could not wait for {id_!r}: found it at {self.frontier(id_)!r} after {timeout_s:g} seconds"
+            raise WaitTimeoutError(msg, hint=self.why(id_))
+        return self.frontier(id_)
+
+    def request_of(self, id_: str, /) -> str | None:
+        """Return which request an export was made for; None if there is no such export, or none was."""
+        export = self._driver.exports().get(id_)
+        found = None if export is None else details_of(export).get("request")
+        return None if found is None else str(found)
+
+    def why(self, id_: str, /) -> str:
+        """Say what a collection waits for: from it to the first cause, one line each."""
+        return self._driver.why(id_)
+
+    # The end -------------------------------------------------------------------------------------
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it ended by itself; None if it did not."""
+        return self._driver.error
+
+    def close(self) -> None:
+        """End it; what is maintained continues with the next start. May be called again."""
+        self._ended = True
+        self._driver.wake.set()
+        self._thread.join()
+        self._driver.close()
+        with self._changed:
+            for batches in self._batches.values():
+                batches._put(_END)
+            self._batches.clear()
+            self._changed.notify_all()
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self.close()
+
+
+def _table_of(keys: Mapping[Any, Sequence[Any]] | pa.Table) -> pa.Table:
+    if isinstance(keys, pa.Table):
+        return keys
+    try:
+        if any(isinstance(name, tuple) for name in keys):
+            ((names, values),) = keys.items()
+            return pa.table(dict(zip(names, map(pa.array, zip(*values, strict=True)), strict=True)))
+        return pa.table({name: pa.array(list(values)) for name, values in keys.items()})
+    except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
+        msg = f"could not peek: found keys={shown(keys)}"
+        raise InvalidUsageError(msg, hint="give {'column': [value, …]}, or a pyarrow.Table") from error

@@ -1,0 +1,191 @@
+"""Where an instance keeps what is its own: the command log, and a log for each collection that it maintains.
+
+Invariants
+----------
+1. A collection's folder has a name of its own that is never given twice: what was dropped, and is being deleted, is
+   never in the way of another one of the same id.
+2. Paths below the directory are kept relative to it, so that an instance can be moved as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from spark_timely.errors import InvalidUsageError, shown
+from spark_timely.log.store.storage import normal_path
+
+if TYPE_CHECKING:
+    from spark_timely.compute.command import Dataflow, Export, Import
+
+__all__ = ["COMMANDS", "Place", "check_described", "details_of"]
+
+COMMANDS: Final = "commands"
+"""Folder of the command log."""
+
+_COLLECTIONS: Final = "collections"
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_FOLDER: Final = re.compile(rf"{_COLLECTIONS}/[A-Za-z0-9_-]+")
+
+
+def details_of(export: Export) -> dict[str, object]:
+    """Return what is said of an export, beside its id and kind."""
+    found = json.loads(export.details)
+    if not isinstance(found, dict):
+        msg = f"could not read the details of export {export.id!r}: found {shown(found)}"
+        raise InvalidUsageError(msg, hint="give an object")
+    return found
+
+
+@dataclass(frozen=True)
+class Place:
+    """The directory of an instance.
+
+    Attributes
+    ----------
+    directory : str
+        A path or a cloud URL.
+    storage_options : mapping of str to str
+        Of the directory.
+    options_of : mapping of str to mapping
+        Of logs elsewhere, by path.
+
+    Examples
+    --------
+    >>> place = Place("/data/instance")
+    >>> place.commands, place.new_folder("totals é").startswith("collections/totals_-")
+    ('/data/instance/commands', True)
+    """
+
+    directory: str
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    options_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """Bring paths to the form in which they are compared."""
+        object.__setattr__(self, "directory", normal_path(self.directory))
+        options = {normal_path(path): dict(given) for path, given in self.options_of.items()}
+        object.__setattr__(self, "options_of", options)
+
+    @property
+    def commands(self) -> str:
+        """Path of the command log."""
+        return self.below(COMMANDS)
+
+    def below(self, path: str) -> str:
+        """Return the path of a folder of the instance."""
+        return f"{self.directory.rstrip('/')}/{path}"
+
+    def new_folder(self, id_: str) -> str:
+        """Return a folder for a collection, relative to the directory, that nothing has or had."""
+        return f"{_COLLECTIONS}/{_UNSAFE.sub('_', id_)[:60]}-{uuid.uuid4().hex[:12]}"
+
+    @property
+    def collections(self) -> str:
+        """Path of the folder that has the collections' logs."""
+        return self.below(_COLLECTIONS)
+
+    def path_of(self, export: Export) -> str | None:
+        """Return the path of the log that an export is written into; None if it has none yet, or needs none."""
+        details = details_of(export)
+        folder, path = details.get("folder"), details.get("path")
+        if folder is not None:
+            return self.below(str(folder))
+        return None if export.kind != "log" or path is None else normal_path(str(path))
+
+    def options(self, path: str) -> dict[str, str]:
+        """Return the storage options of a log."""
+        path = normal_path(path)
+        if self.has(path):
+            return dict(self.storage_options)
+        return dict(self.options_of.get(path, {}))
+
+    def has(self, path: str) -> bool:
+        """Return whether a normal path is of the directory, or below it."""
+        return _is_below(path, self.directory)
+
+    @staticmethod
+    def is_local(path: str) -> bool:
+        """Return whether a normal path is on a disk of this machine."""
+        return "://" not in path
+
+    def source_of(self, reads: Import, exports: Mapping[str, Export]) -> str:
+        """Return the path of the log that an import reads.
+
+        Parameters
+        ----------
+        reads : Import
+        exports : mapping of str to Export
+            Of the instance, by id.
+        """
+        if reads.path is not None:
+            return normal_path(reads.path)
+        assert reads.export is not None
+        path = None if reads.export not in exports else self.path_of(exports[reads.export])
+        if path is None:
+            msg = f"could not read import {reads.name!r}: found that export {reads.export!r} keeps no rows"
+            raise InvalidUsageError(msg, hint="import an index, or a log")
+        return path
+
+
+def check_described(dataflow: Dataflow, place: Place, exports: Mapping[str, Export]) -> None:
+    """Refuse a dataflow that would read or write where it must not.
+
+    Parameters
+    ----------
+    dataflow : Dataflow
+    place : Place
+    exports : mapping of str to Export
+        Of the instance, by id, without its own.
+
+    Raises
+    ------
+    InvalidUsageError
+    """
+    what = f"could not create dataflow {dataflow.name!r}"
+    used = {path: id_ for id_, each in exports.items() if (path := place.path_of(each)) is not None}
+    own = {place.path_of(each): id_ for id_, each in exports.items() if "folder" in details_of(each)}
+    reads = set()
+    for each in dataflow.imports:  # one turn per import
+        if each.export in dataflow.export_ids:
+            msg = f"{what}: found import {each.name!r} of its own export {each.export!r}"
+            raise InvalidUsageError(msg, hint="make two dataflows, one of which imports the other")
+        if each.path is None:
+            continue
+        path = normal_path(each.path)
+        reads.add(path)
+        if place.has(path):
+            msg = f"{what}: found import {each.name!r} of a path in the directory of the instance, {path!r}"
+            raise InvalidUsageError(
+                msg, hint=f"import it by its id{'' if path not in own else f': {own[path]!r}'}", context={"path": path}
+            )
+    for export in dataflow.exports:  # one turn per export
+        details = details_of(export)
+        folder = details.get("folder")
+        if folder is not None and not _FOLDER.fullmatch(str(folder)):
+            msg = f"{what}: found folder {shown(folder)} for export {export.id!r}"
+            raise InvalidUsageError(msg, hint="take one from Place.new_folder")
+        if export.kind == "copy-to" and not isinstance(details.get("to"), str):
+            msg = f"{what}: found no folder to copy to for export {export.id!r}"
+            raise InvalidUsageError(msg, hint='name it in the details: {"to": …}')
+        path_of = place.path_of(export)
+        if path_of is None:
+            continue
+        if folder is None and (place.has(path_of) or _is_below(place.directory, path_of)):
+            msg = f"{what}: found the directory of the instance in the way of export {export.id!r} into {path_of!r}"
+            raise InvalidUsageError(msg, hint="choose a path apart from it", context={"path": path_of})
+        if path_of in used:
+            msg = f"{what}: found that export {used[path_of]!r} is written into {path_of!r}"
+            raise InvalidUsageError(msg, hint="choose another path", context={"path": path_of})
+        if path_of in reads:
+            msg = f"{what}: found export {export.id!r} into {path_of!r}, which it imports"
+            raise InvalidUsageError(msg, hint="choose another path", context={"path": path_of})
+        used[path_of] = export.id
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory.rstrip('/')}/")

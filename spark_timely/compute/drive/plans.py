@@ -1,0 +1,289 @@
+"""Plans as streams: what the operators of a dataflow make of a plan and of what it imports.
+
+What an import is says what is made of it. The messages of a stream log are *events*, those of a collection *updates*.
+Operators of rows (filter, select, concat), `distinct` and the left side of an as-of join take events as events; all
+operators over all history take either, and give updates. Where a plan means a relation, as one of SQL does, a stream
+log stands for all its messages so far: each is added once, at its time, and nothing is ever taken away. So events that
+are put together with updates are taken as updates, and so are those that an index keeps (`as_collection`): only a
+collection has contents at a time. On the right side of an as-of join they are not: nobody who writes that pairs
+with all messages so far, so it has to be said, by ``as_updates`` or ``latest``.
+
+Invariants
+----------
+1. What comes out at a time is a function of what the imports hold at times up to it: a condition over updates does not
+   look at their times, which are not those of the rows but those of their changes.
+2. An error names the node of the plan that it is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_timely.compute.plan import (
+    AggregateNode,
+    AsUpdatesNode,
+    ConcatNode,
+    ConsolidateNode,
+    DistinctNode,
+    FilterNode,
+    ImportNode,
+    JoinNode,
+    LatestNode,
+    NegateNode,
+    Node,
+    Plan,
+    SelectNode,
+    TopNode,
+    places,
+)
+from spark_timely.dataflow.aggregates import Aggregation
+from spark_timely.dataflow.stream import Scope, Stream
+from spark_timely.dataflow.views import Replay
+from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyError, shown
+from spark_timely.predicate import parse_predicate
+from spark_timely.time.domain import TimeDomain
+
+if TYPE_CHECKING:
+    from spark_timely.compute.plan import _Order
+
+__all__ = ["Shape", "as_collection", "build", "shape_of"]
+
+# Parameters of `Stream.aggregate`, which takes values by name: columns of these names are made under others.
+_TAKEN = ("by", "over")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a stream has: columns, and whether its rows are events or updates.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        Of the payload.
+    kind : "stream" or "collection"
+        What a log of it is: events, or updates of a collection.
+    """
+
+    schema: pa.Schema
+    kind: Literal["stream", "collection"]
+
+
+def build(plan: Plan, scope: Scope, imports: Mapping[str, Stream], /) -> Stream:
+    """Return the stream that a plan makes of streams.
+
+    Parameters
+    ----------
+    plan : Plan
+    scope : Scope
+        The dataflow that the streams are of.
+    imports : mapping of str to Stream
+        By the names in the plan. Others are left alone.
+
+    Returns
+    -------
+    Stream
+        Its columns are `Stream.schema`; ``Stream.view.rows_kind`` says whether it is a collection. See `as_collection`.
+
+    Raises
+    ------
+    InvalidUsageError
+        If an import is not there, or a node cannot be made of what it is given; the context's ``node`` says which.
+    SchemaMismatchError
+        If a column is missing, or of a type that does not fit.
+
+    Examples
+    --------
+    >>> from spark_timely.compute.plan import parse_plan
+    >>> from spark_timely.testing import rows_of, stream_of
+    >>> text = '{"op": "filter", "of": {"op": "import", "name": "orders"}, "where": "euro > 10"}'
+    >>> orders = stream_of({"_time": [1, 2], "euro": [5, 20]})
+    >>> rows_of(build(parse_plan(text), orders._scope, {"orders": orders}))
+    [{'_time': 2, 'euro': 20}]
+    """
+    for name, stream in imports.items():
+        if not isinstance(stream, Stream) or stream._scope is not scope:
+            msg = f"could not build a plan: found import {name!r}={shown(stream)}"
+            raise InvalidUsageError(msg, hint="give streams of the same dataflow")
+    return _built(plan.root, "plan", imports)
+
+
+def as_collection(stream: Stream, /) -> Stream:
+    """Return a stream as a collection: updates as they are, events each added once.
+
+    An index and whatever is peeked have contents at a time: only a collection has these.
+
+    Examples
+    --------
+    >>> from spark_timely.testing import rows_of, stream_of
+    >>> rows_of(as_collection(stream_of({"_time": [1], "n": [5]})))
+    [{'_time': 1, '_diff': 1, 'n': 5}]
+    """
+    return stream if stream.view.updates else stream.as_updates()
+
+
+def shape_of(plan: Plan, imports: Mapping[str, Shape], /, *, domain: TimeDomain | None = None) -> Shape:
+    """Return columns and kind of what a plan makes, without any log: refuses what `build` refuses.
+
+    Parameters
+    ----------
+    plan : Plan
+    imports : mapping of str to Shape
+    domain : TimeDomain, optional
+        What times there are; one of type long unless given.
+
+    Examples
+    --------
+    >>> from spark_timely.compute.plan import parse_plan
+    >>> text = '{"op": "distinct", "of": {"op": "import", "name": "orders"}}'
+    >>> shape_of(parse_plan(text), {"orders": Shape(pa.schema([("k", pa.string())]), "collection")}).kind
+    'collection'
+    """
+    scope = Scope("plan")
+    times = TimeDomain() if domain is None else domain
+    # Logs without a place: nothing is read of them.
+    given = {
+        name: Stream(scope, Replay(scope.next_name("replay"), times, shape.schema, (), name, shape.kind))
+        for name, shape in imports.items()
+    }
+    made = build(plan, scope, given)
+    return Shape(made.schema, made.view.rows_kind)
+
+
+def _built(node: Node, place: str, imports: Mapping[str, Stream]) -> Stream:
+    """Return the stream of a node; the depth of plans is limited."""
+    below = [_built(each, where, imports) for where, each in places(place, node)]
+    try:
+        if isinstance(node, ImportNode):
+            return _imported(node, imports)
+        return _made(node, below)
+    except TimelyError as error:
+        error.locate(f"at {place} ({node.op})", node=place)
+        raise
+
+
+def _imported(node: ImportNode, imports: Mapping[str, Stream]) -> Stream:
+    if node.name not in imports:
+        msg = f"could not import {node.name!r}: found no such name"
+        raise InvalidUsageError(msg, hint=f"use one of the imports {shown(sorted(imports))}")
+    return imports[node.name]
+
+
+@singledispatch
+def _made(node: Node, below: list[Stream]) -> Stream:
+    """Return what an operator makes."""
+    msg = f"could not build {node.op!r}: found {shown(node)} of {len(below)} inputs"
+    raise InvalidUsageError(msg, hint="give nodes of spark_timely.compute.plan")
+
+
+@_made.register
+def _(node: FilterNode, below: list[Stream]) -> Stream:
+    (stream,) = below
+    if stream.view.updates:
+        # Only over the payload (invariant 1).
+        types = {field.name: field.type for field in stream.schema}
+        parse_predicate(node.where, types, what="filter a collection")
+    return stream.filter(node.where)
+
+
+@_made.register
+def _(node: SelectNode, below: list[Stream]) -> Stream:
+    return _selected(below[0], node.columns)
+
+
+def _selected(stream: Stream, columns: tuple[tuple[str, str], ...]) -> Stream:
+    for _, old in columns:
+        if old not in stream.schema.names:
+            msg = f"could not select: found no column {shown(old)}"
+            raise SchemaMismatchError(msg, hint=f"use one of the columns {shown(stream.schema.names)}")
+    kept = [new for new, old in columns if new == old]
+    renamed = {new: pc.field(old) for new, old in columns if new != old}
+    made = stream.select(*kept, **renamed)
+    wanted = [new for new, _ in columns]
+    return made if made.schema.names == wanted else made.select(*wanted)
+
+
+@_made.register
+def _(node: AggregateNode, below: list[Stream]) -> Stream:
+    names = [*below[0].schema.names, *node.by, *(name for name, _, _ in node.values)]
+    other = {name: _fresh(name, names) for name, _, _ in node.values if name in _TAKEN}
+    values = {other.get(name, name): Aggregation(kind, column) for name, kind, column in node.values}
+    made = below[0].aggregate(by=node.by, over=node.over, **values)
+    if not other:
+        return made
+    back = {new: old for old, new in other.items()}
+    return _selected(made, tuple((back.get(name, name), name) for name in made.schema.names))
+
+
+def _fresh(name: str, taken: list[str]) -> str:
+    while name in taken:  # one turn per name that is like it
+        name = f"{name}_"
+    return name
+
+
+@_made.register
+def _(node: LatestNode, below: list[Stream]) -> Stream:
+    return below[0].latest(*node.by, order_by=_order(below[0], node.order_by))
+
+
+@_made.register
+def _(node: TopNode, below: list[Stream]) -> Stream:
+    return below[0].top(node.n, by=node.by, order_by=_order(below[0], node.order_by))
+
+
+def _order(stream: Stream, order: tuple[_Order, ...]) -> list[str]:
+    """Return columns of an order as `Stream.top` takes them: there a name and its direction are one text."""
+    found = []
+    for column, way in order:  # one turn per column
+        if column not in stream.schema.names:
+            msg = f"could not order: found no column {shown(column)}"
+            raise SchemaMismatchError(msg, hint=f"use one of the columns {shown(stream.schema.names)}")
+        if way == "asc" and (" " in column or f"{column} asc" in stream.schema.names):
+            msg = (
+                f"could not order by {shown(column)}, the least first: found a name that {column!r} and 'asc' would be"
+            )
+            raise SchemaMismatchError(msg, hint="rename the column with select: one word, and no other begins with it")
+        found.append(f"{column} asc" if way == "asc" else column)
+    return found
+
+
+@_made.register
+def _(node: JoinNode, below: list[Stream]) -> Stream:
+    left, right = below
+    return left.join(right, on=node.on, how=node.how, as_of=node.as_of)
+
+
+@_made.register
+def _(node: DistinctNode, below: list[Stream]) -> Stream:
+    del node
+    return below[0].distinct()
+
+
+@_made.register
+def _(node: ConcatNode, below: list[Stream]) -> Stream:
+    del node
+    if any(stream.view.updates for stream in below):
+        below = [as_collection(stream) for stream in below]
+    return below[0].concat(*below[1:])
+
+
+@_made.register
+def _(node: AsUpdatesNode, below: list[Stream]) -> Stream:
+    return below[0].as_updates(node.diff)
+
+
+@_made.register
+def _(node: NegateNode, below: list[Stream]) -> Stream:
+    del node
+    return below[0].negate()
+
+
+@_made.register
+def _(node: ConsolidateNode, below: list[Stream]) -> Stream:
+    del node
+    return below[0].consolidate()

@@ -1,0 +1,231 @@
+"""Plans as values: strict reading, one text, limits."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+
+from spark_timely.compute.plan import (
+    MAX_DEPTH,
+    MAX_NODES,
+    AggregateNode,
+    AsUpdatesNode,
+    ConcatNode,
+    ConsolidateNode,
+    DistinctNode,
+    FilterNode,
+    ImportNode,
+    JoinNode,
+    LatestNode,
+    NegateNode,
+    Node,
+    Plan,
+    SelectNode,
+    TopNode,
+    imports_of,
+    parse_plan,
+    plan_text,
+)
+from spark_timely.errors import InvalidUsageError
+
+A: dict[str, Any] = {"op": "import", "name": "a"}
+B: dict[str, Any] = {"op": "import", "name": "b"}
+a, b = ImportNode("a"), ImportNode("b")
+
+WRITTEN: dict[str, tuple[Node, dict[str, Any]]] = {
+    "import": (a, A),
+    "filter": (FilterNode(a, "n > 1"), {"op": "filter", "of": A, "where": "n > 1"}),
+    "select": (SelectNode(a, (("k", "k"), ("n", "n"))), {"op": "select", "of": A, "columns": ["k", "n"]}),
+    "renamed": (
+        SelectNode(a, (("m", "n"), ("k", "k"))),
+        {"op": "select", "of": A, "columns": ["m", "k"], "renamed": {"m": "n"}},
+    ),
+    "aggregate": (
+        AggregateNode(a, ("k",), (("s", "sum", "x"), ("n", "count", None))),
+        {"op": "aggregate", "of": A, "by": ["k"], "values": {"n": ["count"], "s": ["sum", "x"]}},
+    ),
+    "aggregate of each time": (
+        AggregateNode(a, (), (("n", "count", "x"),), "time"),
+        {"op": "aggregate", "of": A, "by": [], "values": {"n": ["count", "x"]}, "over": "time"},
+    ),
+    "latest": (
+        LatestNode(a, ("k",), (("t", "desc"), ("n", "asc"))),
+        {"op": "latest", "of": A, "by": ["k"], "order_by": ["t", ["n", "asc"]]},
+    ),
+    "top": (TopNode(a, 3, (), (("t", "asc"),)), {"op": "top", "of": A, "n": 3, "by": [], "order_by": [["t", "asc"]]}),
+    "join": (JoinNode(a, b, ("k",)), {"op": "join", "of": [A, B], "on": ["k"]}),
+    "as-of join": (
+        JoinNode(a, b, ("k",), "left", as_of=True),
+        {"op": "join", "of": [A, B], "on": ["k"], "how": "left", "as_of": True},
+    ),
+    "distinct": (DistinctNode(a), {"op": "distinct", "of": A}),
+    "concat": (ConcatNode((a, b, a)), {"op": "concat", "of": [A, B, A]}),
+    "as_updates": (AsUpdatesNode(a), {"op": "as_updates", "of": A}),
+    "as_updates by a column": (AsUpdatesNode(a, "n"), {"op": "as_updates", "of": A, "diff": "n"}),
+    "negate": (NegateNode(a), {"op": "negate", "of": A}),
+    "consolidate": (ConsolidateNode(a), {"op": "consolidate", "of": A}),
+}
+
+
+def canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_plan_has_one_text_both_ways(name: str) -> None:
+    node, written = WRITTEN[name]
+    assert plan_text(Plan(node)) == canonical(written)
+    assert parse_plan(json.dumps(written, indent=2)) == Plan(node)
+    assert parse_plan(Plan(node).text) == Plan(node) == pickle.loads(pickle.dumps(Plan(node)))
+
+
+def test_every_operator_has_its_text_tested() -> None:
+    assert {node.op for node, _ in WRITTEN.values()} == {
+        "import", "filter", "select", "aggregate", "latest", "top", "join", "distinct", "concat", "as_updates",
+        "negate", "consolidate",
+    }  # fmt: skip
+
+
+def test_what_is_said_otherwise_has_the_same_text() -> None:
+    said = {
+        "op": "aggregate",
+        "of": {"op": "select", "of": A, "columns": ["k"], "renamed": {"x": "n", "k": "k"}},
+        "by": ["k"],
+        "values": {"s": ["sum", "x"]},
+        "over": "history",
+    }
+    plan = parse_plan(json.dumps(said))
+    assert plan.root == AggregateNode(SelectNode(a, (("k", "k"), ("x", "n"))), ("k",), (("s", "sum", "x"),))
+    assert "over" not in plan.text
+    order = {"op": "top", "of": A, "n": 1, "by": [], "order_by": [["t", "desc"]]}
+    assert parse_plan(json.dumps(order)).text == canonical({**order, "order_by": ["t"]})
+    join = {"op": "join", "of": [A, B], "on": ["k"], "how": "inner", "as_of": False}
+    assert parse_plan(json.dumps(join)).text == canonical({"op": "join", "of": [A, B], "on": ["k"]})
+
+
+def test_names_of_any_kind_keep_their_letters() -> None:
+    plan = Plan(SelectNode(ImportNode('ö "x"'), (("a`b\n", "ß"), ("c", "c"))))
+    assert parse_plan(plan.text) == plan
+    assert plan.text.isascii()
+
+
+def test_imports_are_sorted_and_named_once() -> None:
+    plan = Plan(JoinNode(ConcatNode((b, a, b)), DistinctNode(ImportNode("0")), ("k",)))
+    assert imports_of(plan) == plan.imports == ("0", "a", "b")
+
+
+LATEST = {"op": "latest", "of": A, "by": ["k"], "order_by": ["t"]}
+TOP = {**LATEST, "op": "top", "n": 1}
+SUM = {"op": "aggregate", "of": A, "by": ["k"], "values": {"n": ["count"]}}
+JOIN = {"op": "join", "of": [A, B], "on": ["k"]}
+SELECT = {"op": "select", "of": A, "columns": ["k"]}
+REFUSED: list[tuple[object, str]] = [
+    ([], "[] at plan"),
+    (None, "None at plan"),
+    ({}, "no 'op' at plan"),
+    ({"op": 3}, "op=3 at plan"),
+    ({"op": "map", "of": A}, "op='map' at plan"),
+    ({"op": "import"}, "no 'name' for op 'import' at plan"),
+    ({"op": "import", "name": ""}, "name='', at plan"),
+    ({"op": "import", "name": None}, "name=None at plan"),
+    ({**A, "path": "/x"}, "part 'path' of op 'import' at plan"),
+    ({**A, "of": B}, "part 'of' of op 'import' at plan"),
+    ({"op": "distinct"}, "no 'of' for op 'distinct' at plan"),
+    ({"op": "distinct", "of": [A]}, "of=[{'op': 'import', 'name': 'a'}] at plan"),
+    ({"op": "distinct", "of": A, "by": []}, "part 'by' of op 'distinct' at plan"),
+    ({"op": "filter", "of": A}, "no 'where' for op 'filter' at plan"),
+    ({"op": "filter", "of": A, "where": True}, "where=True at plan"),
+    ({"op": "filter", "of": {"op": "filter", "of": {}, "where": "x"}, "where": "y"}, "no 'op' at plan.of.of"),
+    ({**SELECT, "columns": "k"}, "columns='k' at plan"),
+    ({**SELECT, "columns": []}, "no columns, at plan"),
+    ({**SELECT, "columns": ["k", "k"]}, "columns with 'k' twice, at plan"),
+    ({**SELECT, "columns": [1]}, "columns=[1] at plan"),
+    ({**SELECT, "renamed": ["k"]}, "renamed=['k'] at plan"),
+    ({**SELECT, "renamed": {"k": 1}}, "renamed={'k': 1} at plan"),
+    ({**SELECT, "computed": {"x": "n + 1"}}, "part 'computed' of op 'select' at plan"),
+    ({**SUM, "values": {}}, "no values, at plan"),
+    ({**SUM, "values": {"n": "count"}}, "values n='count' at plan"),
+    ({**SUM, "values": {"n": ["median", "x"]}}, "values n=['median'], at plan"),
+    ({**SUM, "values": {"n": ["sum"]}}, "values n=['sum'] of no column, at plan"),
+    ({**SUM, "values": {"n": ["sum", "x", "y"]}}, "values n=['sum', 'x', 'y'] at plan"),
+    ({**SUM, "values": {"k": ["count"]}}, "columns with 'k' twice, at plan"),
+    ({**SUM, "over": "day"}, "over='day', at plan"),
+    ({**SUM, "by": "k"}, "by='k' at plan"),
+    ({**SUM, "by": ["k", "k"]}, "by with 'k' twice, at plan"),
+    ({**LATEST, "order_by": []}, "order_by=[], at plan"),
+    ({**LATEST, "order_by": "t"}, "order_by='t' at plan"),
+    ({**LATEST, "order_by": [["t", "up"]]}, "order_by=['t', 'up'], at plan"),
+    ({**LATEST, "order_by": [["t"]]}, "order_by=['t'] at plan"),
+    ({**LATEST, "order_by": ["t", ["t", "asc"]]}, "order_by with 't' twice, at plan"),
+    ({**LATEST, "deleted": "x"}, "part 'deleted' of op 'latest' at plan"),
+    ({**TOP, "n": 0}, "n=0, at plan"),
+    ({**TOP, "n": True}, "n=True at plan"),
+    ({**TOP, "n": 1.5}, "n=1.5 at plan"),
+    ({**TOP, "n": 1 << 31}, f"n={1 << 31}, at plan"),
+    ({**JOIN, "of": [A]}, "1 inputs of op 'join' at plan"),
+    ({**JOIN, "of": A}, "of={'op': 'import', 'name': 'a'} at plan"),
+    ({**JOIN, "of": [A, {}]}, "no 'op' at plan.of[1]"),
+    ({**JOIN, "on": []}, "on=[], at plan"),
+    ({**JOIN, "how": "full"}, "how='full', at plan"),
+    ({**JOIN, "as_of": "yes"}, "as_of='yes' at plan"),
+    ({**JOIN, "strict": True}, "part 'strict' of op 'join' at plan"),
+    ({"op": "concat", "of": [A]}, "1 inputs, at plan"),
+    ({"op": "concat", "of": [A, {"op": "concat", "of": []}]}, "0 inputs, at plan.of[1]"),
+    ({"op": "as_updates", "of": A, "diff": ""}, "diff='', at plan"),
+]
+
+
+@pytest.mark.parametrize(("written", "found"), REFUSED)
+def test_what_is_not_known_is_refused_by_name_and_place(written: object, found: str) -> None:
+    with pytest.raises(InvalidUsageError) as error:
+        parse_plan(json.dumps(written))
+    assert f"found {found}" in error.value.message
+    assert error.value.message.endswith(f"at {error.value.context['node']}")
+    assert error.value.hint
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"op": "import", "op": "import", "name": "a"}', "[" * 100_000, 7, b"{}"])
+def test_what_is_no_json_is_refused(text: Any) -> None:
+    with pytest.raises(InvalidUsageError, match=r"could not (read a plan|plan a dataflow): found"):
+        parse_plan(text)
+
+
+def nested(depth: int) -> Node:
+    node: Node = a
+    for _ in range(depth - 1):
+        node = DistinctNode(node)
+    return node
+
+
+def test_depth_and_size_are_limited_as_values_and_as_texts() -> None:
+    assert parse_plan(Plan(nested(MAX_DEPTH)).text).root == nested(MAX_DEPTH)
+    with pytest.raises(InvalidUsageError, match=f"found more than {MAX_DEPTH} nodes one upon another"):
+        Plan(nested(MAX_DEPTH + 1))
+    text = canonical({"op": "distinct", "of": json.loads(Plan(nested(MAX_DEPTH)).text)})
+    with pytest.raises(InvalidUsageError, match=f"found more than {MAX_DEPTH} nodes one upon another"):
+        parse_plan(text)
+    widest = Plan(ConcatNode((a,) * (MAX_NODES - 1)))
+    assert parse_plan(widest.text) == widest
+    with pytest.raises(InvalidUsageError, match=f"found {MAX_NODES + 1} nodes"):
+        Plan(ConcatNode((a,) * MAX_NODES))
+    with pytest.raises(InvalidUsageError, match=f"found {MAX_NODES + 1} nodes"):
+        parse_plan(canonical({"op": "concat", "of": [A] * MAX_NODES}))
+
+
+def test_plan_of_shared_parts_is_refused_soon() -> None:
+    node: Node = a
+    for _ in range(60):
+        node = ConcatNode((node, node))
+    with pytest.raises(InvalidUsageError, match=f"found {MAX_NODES + 1} nodes"):
+        Plan(node)
+
+
+def test_what_is_no_node_is_refused() -> None:
+    wrong: Any = "orders"
+    with pytest.raises(InvalidUsageError, match="found 'orders' at plan"):
+        Plan(wrong)
+    with pytest.raises(InvalidUsageError, match=r"found 'orders' at plan\.of"):
+        Plan(DistinctNode(wrong))
