@@ -117,15 +117,16 @@ class _Delta:
 
     def __init__(self, spark: SparkSession, scratch: Path) -> None:
         from deltalake import DeltaTable, write_deltalake
+        from pyspark.sql import functions as F
 
         self._write, self._table = write_deltalake, DeltaTable
         self.source, self.sink = str(scratch / "delta-in"), str(scratch / "delta-out")
         self.commits = 0
         self._commit()
-        totals = spark.readStream.format("delta").load(self.source).groupBy("k").agg({"*": "count", "v": "sum"})
+        rows = spark.readStream.format("delta").load(self.source)
+        totals = rows.groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("total"))
         self.query = (
-            totals.toDF("k", "n", "total")
-            .writeStream.format("delta")
+            totals.writeStream.format("delta")
             .outputMode("complete")
             .option("checkpointLocation", str(scratch / "delta-checkpoint"))
             .trigger(processingTime="0 seconds")
@@ -223,7 +224,7 @@ def _add(spark: SparkSession, scratch: Path) -> Case:
 def _processor_s() -> float:
     """Return the processor seconds of this process and all that it started."""
     total = 0
-    for process in descendants(os.getpid()) | {os.getpid()}:
+    for process in {*descendants(os.getpid()), os.getpid()}:
         try:
             with open(f"/proc/{process}/stat") as file:
                 fields = file.read().rpartition(")")[2].split()
