@@ -279,7 +279,7 @@ def _open_stream(log: Log, sink: Sink) -> None:
         raise SchemaMismatchError(msg, hint=hint, context={"path": sink.path})
     least = log.domain.render_time(least_time(sink.view))
     try:
-        log.open_stream(sink.stream, owner=sink.owner, at=least)
+        log.open_stream(sink.stream, owner=sink.owner, at=least, fence=sink.fence)
     except OwnershipError as error:
         if not sink.kept:
             raise

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from spark_timely.log.store.base import App, Store
     from spark_timely.log.store.storage import Storage
     from spark_timely.log.streams import CaptureLog, StreamStates
+    from spark_timely.protocol.note import Fence
 
 
 logger = masked_logger(__name__)
@@ -58,14 +59,23 @@ def app_id(stream: str) -> str:
 
 
 def open_stream(
-    states: StreamStates, name: str, *, owner: str, at: tuple[int, ...] | None, donor: str | None, clock: int
+    states: StreamStates,
+    name: str,
+    *,
+    owner: str,
+    at: tuple[int, ...] | None,
+    donor: str | None,
+    clock: int,
+    fence: Fence | None = None,
 ) -> StreamState:
     """Open a stream. See `spark_timely.log.log.Log.open_stream`; `clock` is in microseconds since 1970."""
     store = states.store
 
     def decide(_: object) -> Settled[StreamState] | _StreamAttempt:
         domain = store.format.domain
-        plan = decide_open(store.path, domain, states.newest(), name, owner=owner, at=at, donor=donor, clock=clock)
+        plan = decide_open(
+            store.path, domain, states.newest(), name, owner=owner, at=at, donor=donor, clock=clock, fence=fence
+        )
         if isinstance(plan, StreamState):
             return Settled(plan)
         new = [plan.state]

@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from spark_timely.log.retention import Retaining
     from spark_timely.log.store.base import Store
     from spark_timely.log.store.storage import Storage
+    from spark_timely.protocol.note import Fence
     from spark_timely.time.domain import FrontierLike, TimeDomain, TimeLike, TimeTypeName
 
 
@@ -485,6 +486,7 @@ class Log:
         owner: str,
         at: TimeLike | None = None,
         donor: str | None = None,
+        fence: Fence | None = None,
     ) -> StreamState:
         """Open a stream: claim a capability of `#open`, or copy one that a live stream holds.
 
@@ -501,6 +503,8 @@ class Log:
         donor : str, optional
             The stream to copy from. Without it a capability is claimed, as long as there are any, else
             copied from the live stream that is behind most.
+        fence : Fence, optional
+            Of the start of a compute instance: a stream that is opened now is its from the beginning on.
 
         Returns
         -------
@@ -522,7 +526,7 @@ class Log:
         check_text(attempt, "donor", donor, optional=True)
         time_ = None if at is None else self.domain.parse_time(at)
         with self._lock:
-            return open_stream(self._states, name, owner=owner, at=time_, donor=donor, clock=self._now())
+            return open_stream(self._states, name, owner=owner, at=time_, donor=donor, clock=self._now(), fence=fence)
 
     def commit(self, request: CommitRequest) -> CommitOutcome:
         """Append files and progress to a stream, all or nothing.

@@ -76,3 +76,14 @@ def test_stream_that_is_taken_over_is_no_instances_any_more(maker: LogMaker) -> 
     with pytest.raises(OwnershipError, match="owned by 'other'"):
         step(log, Fence("one", 4, "me"))
     log.writer("main", owner="other").advance(2)
+
+
+def test_stream_that_an_instance_opens_is_its_from_the_beginning(maker: LogMaker) -> None:
+    log = maker.create()
+    log.open_stream("main", owner="flow", fence=Fence("one", 3, "me"))
+    assert fence_of(log) == Fence("one", 3, "me")
+    with pytest.raises(OwnershipError):
+        step(log, Fence("one", 2, "me"))
+    # That somebody opens it again changes nothing.
+    log.open_stream("main", owner="flow", fence=Fence("one", 2, "me"))
+    step(log, Fence("one", 4, "me"))

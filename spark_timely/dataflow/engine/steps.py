@@ -194,6 +194,8 @@ class Engine:
         ``evaluation="sql"``, each step has a job of its own.
     indexing : Indexing, optional
         How logs that outputs look into are indexed.
+    opened : mapping of str to Log, optional
+        Handles that `spark_timely.dataflow.logs.existing_logs` gave: the engine's own from now on.
     now : callable
         A clock in seconds that never goes back.
 
@@ -222,6 +224,7 @@ class Engine:
         most_together: int = MOST_TOGETHER,
         retain: Callable[[Log, str], Retained] | None = None,
         indexing: Indexing | None = None,
+        opened: Mapping[str, Log] | None = None,
         now: Callable[[], float] = monotonic.monotonic,
     ) -> None:
         self.name = name
@@ -231,7 +234,7 @@ class Engine:
         self._twice = twice
         self._evaluation = evaluation
         self._keyed_bytes = shuffle_bytes
-        self._logs = open_logs(sinks, storage)
+        self._logs = open_logs(sinks, storage, opened)
         leaves = {leaf.path: leaf for sink in sinks for leaf in leaves_of(sink.view)}
         own = {sink.path for sink in sinks}
         self._inputs = list(leaves)

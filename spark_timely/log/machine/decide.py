@@ -37,7 +37,7 @@ from spark_timely.errors import (
 from spark_timely.log.files.format import check_stream_name
 from spark_timely.log.machine.repetition import Repetition, judge_repetition, refused_repetition
 from spark_timely.log.machine.state import OPEN_STREAM, CommitRequest, StreamState, initial_state, next_state
-from spark_timely.protocol.note import MicroBatch, Note, Opening
+from spark_timely.protocol.note import MicroBatch, Note, Opening, OutputNote
 from spark_timely.protocol.rules import (
     StreamCounts,
     check_messages,
@@ -350,6 +350,7 @@ def decide_open(
     at: tuple[int, ...] | None,
     donor: str | None,
     clock: int,
+    fence: Fence | None = None,
 ) -> StreamOpening | StreamState:
     """Decide how to open a stream; return its state if its owner opened it before.
 
@@ -365,6 +366,8 @@ def decide_open(
         Copy from this stream, even if `#open` has capabilities left.
     clock : int
         Wall clock in microseconds.
+    fence : Fence, optional
+        Of the start of a compute instance that opens it: the new stream is its from the beginning on.
 
     Raises
     ------
@@ -393,7 +396,7 @@ def decide_open(
         )
     opened = states.get(OPEN_STREAM)
     if donor is None and opened is not None and not opened.closed:
-        return _claim(path, domain, opened, name, owner=owner, at=at, clock=clock)
+        return _claim(path, domain, opened, name, owner=owner, at=at, clock=clock, fence=fence)
     given = _donor(path, domain, states, donor, at)
     time = at if at is not None else given.frontier.elements[0]
     if not given.frontier.less_equal(time):
@@ -404,7 +407,7 @@ def decide_open(
         owner=owner,
         at=clock,
         reason=f"copy of {given.stream} at {given.seq}",
-        note=Note(opening=Opening(given.stream, given.seq)),
+        note=_opening(given.stream, given.seq, fence),
         domain=domain,
     )
     return StreamOpening(new, None, given)
@@ -419,6 +422,7 @@ def _claim(
     owner: str,
     at: tuple[int, ...] | None,
     clock: int,
+    fence: Fence | None,
 ) -> StreamOpening:
     time = at if at is not None else domain.minimum
     if not opened.frontier.less_equal(time):
@@ -440,10 +444,15 @@ def _claim(
         owner=owner,
         at=clock,
         reason=f"claim of {OPEN_STREAM} at {after.seq}",
-        note=Note(opening=Opening(OPEN_STREAM, after.seq)),
+        note=_opening(OPEN_STREAM, after.seq, fence),
         domain=domain,
     )
     return StreamOpening(new, after, None)
+
+
+def _opening(donor: str, seq: int, fence: Fence | None) -> Note:
+    """Return the note of the commit that opens a stream."""
+    return Note(opening=Opening(donor, seq), output=None if fence is None else OutputNote(fence=fence))
 
 
 def _donor(
