@@ -645,6 +645,16 @@ def _end_all() -> None:
             follower.end()
 
 
+def _begin_as_child() -> None:
+    """Forget the followers of the process that was forked: their threads are not there, and a lock may be held."""
+    global _following
+    _following = threading.Lock()
+    _followers.clear()
+
+
+os.register_at_fork(after_in_child=_begin_as_child)
+
+
 def follower_of(target: str | Log, storage_options: dict[str, str] | None = None) -> Follower:
     """Return the follower of a log in this process; one that others follow is taken up, where it is still that log.
 

@@ -364,7 +364,9 @@ def subscribe(
     envelope : {"upsert", "debezium"}, optional
         One row for each key and time at which it changed, in place of updates: `upsert` has the key, and the values
         unless the key is gone; `debezium` has the values before and after. What happened is a word in `_state`:
-        ``upsert``, ``delete``, ``insert`` (debezium alone), or ``key_violation`` where the key has several rows.
+        ``upsert``, ``delete``, ``insert`` (debezium alone), or ``key_violation`` where the changes of one time give the
+        key several rows, or take several. What a key had before is not looked at: of a collection that is not keyed by
+        it, ask for updates.
     key : str or sequence of str, optional
         Columns of the envelope's key; those that the log was created with unless given.
     order_by : str or sequence, optional

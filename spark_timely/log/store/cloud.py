@@ -50,6 +50,8 @@ from spark_timely.log.store.urls import account_of, parse_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from spark_timely.log.store.storage import Beside
+
 
 _T = TypeVar("_T")
 WHOLE_BYTES = 8 << 20
@@ -424,8 +426,12 @@ class CloudStorage:
                 error.context["determinate"] = True
                 raise
 
-    def put(self, path: str, content: bytes, *, replace: bool, always: bool = False) -> None:
+    def put(
+        self, path: str, content: bytes, *, replace: bool, always: bool = False, beside: Beside | None = None
+    ) -> None:
         """Give a file its name as a whole, if nobody has that name or it may be replaced.
+
+        A URL leads to no other place while a process lives: nothing is looked for beside it.
 
         Raises
         ------
@@ -434,7 +440,7 @@ class CloudStorage:
         StorageError
             If it could not be written. Unless `determinate`, it may have its name all the same.
         """
-        del always
+        del always, beside
         if replace or is_promised(self.options):
             if not replace and self.exists(path):
                 raise FileExistsError(path)

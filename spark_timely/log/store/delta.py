@@ -92,6 +92,7 @@ from spark_timely.log.store.scratch import (
 from spark_timely.log.store.storage import (
     PROMISE_HINT,
     FileStorage,
+    OtherPlaceError,
     check_place,
     is_promised,
     links_missing,
@@ -815,12 +816,15 @@ class DeltaStore:
             )
 
         ids = {app for app, _ in apps}
-        self._put_behind(render, lambda other: exclusive or other.changes_table or bool(other.apps & ids))
+        self._put_behind(render, lambda other: exclusive or other.changes_table or bool(other.apps & ids), adds)
 
-    def _put_behind(self, render: Callable[[int], bytes], conflicts: Callable[[Entry], bool]) -> None:
+    def _put_behind(
+        self, render: Callable[[int], bytes], conflicts: Callable[[Entry], bool], adds: Sequence[DataFile] = ()
+    ) -> None:
         """Put an entry behind the snapshot, and behind those that others put there if they do not conflict.
 
-        It is rendered for each version that it is tried at, because it says which one that is.
+        It is rendered for each version that it is tried at, because it says which one that is. On a disk it is put into
+        the folder that has the snapshot's entry and the files that are added: none of a log that is swapped meanwhile.
         """
         try:
             there = self._is_there(surely=True)
@@ -828,9 +832,14 @@ class DeltaStore:
             raise StorageError(error.message, hint=error.hint, context=error.context, determinate=True) from error
         if not there:
             raise self._lost(found="another entry in place of the snapshot's", determinate=True)
+        beside: dict[str, tuple[object, ...] | None] | None = None
+        if self.storage.local and self._mark:
+            beside = {self._newest_entry: self._mark[1:], **{file.path: None for file in adds}}
         for version in range(self.version + 1, self.version + 2 + MOST_ATTEMPTS):
             try:
-                done = put_entry(self.storage, version, render(version))
+                done = put_entry(self.storage, version, render(version), beside)
+            except OtherPlaceError as error:
+                raise self._lost(found=f"another folder in its place: {error}", determinate=True) from error
             except OSError as error:
                 if error.errno not in NO_LINKS:
                     raise
@@ -839,7 +848,9 @@ class DeltaStore:
             if done:
                 try:
                     # In a store what is deleted is half an hour old: an entry seen before the put was there after it.
-                    behind = (not self.storage.local and self._seen_lately()) or self._entry_mark() == self._mark
+                    # On a disk it was put beside the snapshot's entry, or not at all.
+                    seen = beside is not None or (not self.storage.local and self._seen_lately())
+                    behind = seen or self._entry_mark() == self._mark
                 except StorageError as error:
                     # It has its name: taken for a refusal, this would delete files of the log.
                     raise OSError(error.message) from error

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from spark_timely.log.machine.state import DataFile
-    from spark_timely.log.store.storage import Storage, TableStorage
+    from spark_timely.log.store.storage import Beside, Storage, TableStorage
 
 
 # How many actions an entry of ours has: tells one that was cut at the end of a line.
@@ -294,7 +294,7 @@ def render_entry(
     return ("\n".join(lines) + "\n").encode()
 
 
-def put_entry(storage: TableStorage, version: int, content: bytes) -> bool:
+def put_entry(storage: TableStorage, version: int, content: bytes, beside: Beside | None = None) -> bool:
     """Write the entry of a version into a table; return False if there is one.
 
     Parameters
@@ -303,14 +303,16 @@ def put_entry(storage: TableStorage, version: int, content: bytes) -> bool:
         Of the table.
     version : int
     content : bytes
+    beside : Beside, optional
+        Files of the table: the entry is put where they are.
 
     Raises
     ------
-    OSError, StorageError
+    OSError, StorageError, OtherPlaceError
         As `TableStorage.put`.
     """
     try:
-        storage.put(entry_path(version), content, replace=False)
+        storage.put(entry_path(version), content, replace=False, beside=beside)
     except FileExistsError:
         return False
     return True

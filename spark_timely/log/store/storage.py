@@ -31,7 +31,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -272,6 +272,14 @@ class Storage(Protocol):
         """
 
 
+Beside: TypeAlias = "Mapping[str, tuple[object, ...] | None]"
+"""Files that have to be there, and their marks where these are known."""
+
+
+class OtherPlaceError(Exception):
+    """Another folder is in the place of the one that was meant. Nothing was put."""
+
+
 class TableStorage(Storage, Protocol):
     """Access to the files of one log whose table is on a disk or in an object store, not in this process."""
 
@@ -282,7 +290,9 @@ class TableStorage(Storage, Protocol):
     def full(self, path: str) -> str:
         """Return the absolute path or URL of a file, as other programs take it."""
 
-    def put(self, path: str, content: bytes, *, replace: bool, always: bool = False) -> None:
+    def put(
+        self, path: str, content: bytes, *, replace: bool, always: bool = False, beside: Beside | None = None
+    ) -> None:
         """Give a file its name as a whole, if nobody has that name or it may be replaced.
 
         Parameters
@@ -294,9 +304,14 @@ class TableStorage(Storage, Protocol):
             Whether a file of that name may be there; it is there or replaced as a whole at every moment.
         always : bool
             Whether to flush although somebody wishes otherwise.
+        beside : Beside, optional
+            Files that are in the place that is meant. On a local disk another folder may take the log's place at any
+            moment: the file is put where these are, or not at all.
 
         Raises
         ------
+        OtherPlaceError
+            If one of them is not there. Nothing was put. `OSError` if one went at that very moment: it may have been.
         FileExistsError
             If there is one, and it may not be replaced.
         OSError
@@ -564,7 +579,9 @@ class FileStorage:
         """Return whether there is a file of that path."""
         return os.path.exists(self.full(path))
 
-    def put(self, path: str, content: bytes, *, replace: bool, always: bool = False) -> None:
+    def put(
+        self, path: str, content: bytes, *, replace: bool, always: bool = False, beside: Beside | None = None
+    ) -> None:
         """Give a complete, flushed file its name in a folder that is there: see `TableStorage.put`.
 
         Notes
@@ -584,7 +601,9 @@ class FileStorage:
                 raise not_written(self.uri, path, error) from error
             if always or is_flushed(self.options):
                 self.flush_content(name)
-            if replace:
+            if beside is not None and os.link in os.supports_dir_fd:
+                self._link_beside(name, path, beside)
+            elif replace:
                 os.replace(whole, target)
             else:
                 os.link(whole, target)
@@ -597,13 +616,26 @@ class FileStorage:
             # It has its name, and may keep it.
             raise StorageError(error.message, hint=error.hint, context={"path": self.uri}) from error
 
+    def _link_beside(self, name: str, path: str, beside: Beside) -> None:
+        """Give a file another name, in the very folder in which certain files are, whatever its path leads to."""
+        root = os.open(self.uri, os.O_RDONLY)
+        try:
+            for other, mark in beside.items():  # one turn per file
+                found = _mark(other, root)
+                if found is None or (mark is not None and found != mark):
+                    msg = f"found {other!r} is not there any more in {self.uri!r}"
+                    raise OtherPlaceError(msg)
+            os.link(name, path, src_dir_fd=root, dst_dir_fd=root)
+            if any(mark is not None and _mark(other, root) != mark for other, mark in beside.items()):
+                # Deleted between the look and the link.
+                msg = f"found files gone beside {path!r} in {self.uri!r}"
+                raise OSError(msg)
+        finally:
+            os.close(root)
+
     def mark(self, path: str) -> tuple[object, ...] | None:
         """Return what tells a file from another one in its place, as far as the disk knows; None: none there."""
-        try:
-            found = os.stat(self.full(path))
-        except OSError:
-            return None
-        return (found.st_ino, found.st_size, found.st_mtime_ns)
+        return _mark(self.full(path))
 
     def known_mark(self, path: str) -> tuple[object, ...] | None:
         """Return the mark of a file: to look is cheap."""
@@ -755,6 +787,15 @@ def _upwards(folder: str) -> Iterator[str]:
     while folder:
         yield folder
         folder = os.path.dirname(folder)
+
+
+def _mark(path: str, root: int | None = None) -> tuple[object, ...] | None:
+    """Return what tells a file from another one in its place; None if there is none."""
+    try:
+        found = os.stat(path, dir_fd=root)
+    except OSError:
+        return None
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def foreign_names(names: Iterable[str]) -> list[str]:
