@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pv
 import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
 from pyspark.sql.types import (
     BooleanType,
     CharType,
@@ -35,7 +36,14 @@ from pyspark.sql.types import (
 )
 
 from spark_timely.answers.timestamp import opened_targets
-from spark_timely.errors import InvalidUsageError, RolledBackError, SchemaMismatchError, StorageError, shown
+from spark_timely.errors import (
+    InvalidUsageError,
+    RolledBackError,
+    SchemaMismatchError,
+    StorageError,
+    described,
+    shown,
+)
 from spark_timely.log import Log
 from spark_timely.log.files.parquet import side_by_side
 from spark_timely.log.store.cloud import CloudStorage, open_storage
@@ -195,7 +203,18 @@ def copy_to(
         most = max(int(max_file_bytes / max(row_bytes, 1e-3)), 1)
         root = spark_root(spark, storage)
         token = _begin(storage, attempt)
-        return _finish(storage, attempt, token, _written(frame, root, format, most))
+        try:
+            n_rows = _written(frame, root, format, most)
+        except Exception as error:
+            if isinstance(error, PySparkException):
+                raise  # of the rows: Spark says which
+            msg = f"could not {attempt}: found {shown(described(error).partition(chr(10))[0])}"
+            raise StorageError(
+                msg,
+                hint=f"check space and permissions, then delete the folder: {INCOMPLETE} stays in it",
+                context={"path": storage.uri},
+            ) from error
+        return _finish(storage, attempt, token, n_rows)
 
 
 def _check_arguments(attempt: str, format_: object, max_file_bytes: object) -> None:
