@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -70,6 +71,9 @@ INCOMPLETE: Final = "INCOMPLETE"
 """The file that a folder has while it is written, and after that was cut short."""
 
 Format = Literal["parquet", "csv"]
+
+# What the JVM says of an error that is none of Spark's: the last cause is the first.
+_CAUSE: Final = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 
 _LEAST_BYTES: Final = 16_000_000
 _MOST_BYTES: Final = 1 << 30
@@ -208,7 +212,8 @@ def copy_to(
         except Exception as error:
             if isinstance(error, PySparkException):
                 raise  # of the rows: Spark says which
-            msg = f"could not {attempt}: found {shown(described(error).partition(chr(10))[0])}"
+            causes = _CAUSE.findall(str(error)) or [described(error).partition("\n")[0]]
+            msg = f"could not {attempt}: found {shown(causes[-1])}"
             raise StorageError(
                 msg,
                 hint=f"check space and permissions, then delete the folder: {INCOMPLETE} stays in it",
