@@ -72,7 +72,7 @@ class History:
     def __init__(self, commands: Iterable[Command] = ()) -> None:
         self._commands = list(commands)
         self._reduced = 0
-        # Exports of dataflows that do not last; that some are gone does no harm.
+        # Exports of dataflows that do not last; that some are gone does no harm, and they go when it is reduced.
         self._passing: set[str] = set()
         for command in self._commands:  # one turn per command
             _note_passing(command, self._passing)
@@ -107,6 +107,9 @@ class History:
         """Replace the history by the reduced one."""
         self._commands = list(reduced(self._commands))
         self._reduced = len(self._commands)
+        self._passing = set()
+        for command in self._commands:  # one turn per command
+            _note_passing(command, self._passing)
 
     def lasting(self) -> tuple[Command, ...]:
         """Return the commands that last beyond the process, in order.

@@ -476,6 +476,9 @@ class Instance:
         self._shows.clear("frontiers", [id_])
         for relation in ("import_frontiers", "hydration", "errors", "lag"):
             self._shows.clear(relation, [id_])
+        for key in [key for key in self._latencies if key[0] == id_]:  # one turn per power of two
+            del self._latencies[key]
+            self._shows.clear("latency", [key])
         run.statuses = {key: done for key, done in run.statuses.items() if key[0] != id_}
         if not run.live:
             del self._runs[run.number]

@@ -16,7 +16,7 @@ from spark_timely.compute.drive.driver import Working
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.place import Place
 from spark_timely.datasource.retaining import RetainedPosition
-from spark_timely.errors import InvalidUsageError, TimelyError, shown
+from spark_timely.errors import InvalidUsageError, OperatorError, TimelyError, shown
 from spark_timely.log.log import Log, open_log
 from spark_timely.spark.base.worker import settle_worker
 from spark_timely.spark.copy_to import copy_to
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["ComputeInstance"]
 
 _RETAINED: Final = "7 days"
+_MOST_KEPT: Final = 512
 
 
 class ComputeInstance(Handle):
@@ -90,7 +91,7 @@ class ComputeInstance(Handle):
             self._tasks_of,
             catalog_of,
             copy=self._copy,
-            job=peek_job(spark),
+            job=lambda plan: peek_job(self._live())(plan),
             retain=None if retain is None else partial(_retained, retain),
         )
         super().__init__(
@@ -109,15 +110,49 @@ class ComputeInstance(Handle):
             self.close()
             raise
 
+    def use_session(self, spark: SparkSession, /) -> None:
+        """Continue with another session: the one before was stopped, or lost. What failed for that is tried again.
+
+        Raises
+        ------
+        InvalidUsageError
+            If its executors do not see the storage of the instance.
+        """
+        if not self._driver.read_only:
+            _check_storage(spark, self.place)
+        self._spark, self._tasks = spark, {}
+        self._driver.try_again()
+
+    def _live(self) -> SparkSession:
+        """Return the session.
+
+        Raises
+        ------
+        OperatorError
+            If it was stopped.
+        """
+        stopped = getattr(self._spark, "is_stopped", None)
+        if stopped is None:  # a classic one cannot be asked
+            stopped = self._spark.sparkContext._jsc is None
+        if stopped:
+            msg = (
+                f"could not run a job for the instance in {self.place.directory!r}: found the session of Spark stopped"
+            )
+            raise OperatorError(msg, hint="make another session, and hand it over with use_session")
+        return self._spark
+
     def _tasks_of(self, name: str, options: Mapping[str, Mapping[str, str]]) -> RunTasks:
         """Return what runs the tasks of a dataflow: it knows how long jobs have run here in a row."""
-        if name not in self._tasks:
-            self._tasks[name] = SparkTasks(self._spark, options)
-        return self._tasks[name]
+        spark, kept = self._live(), self._tasks
+        found = kept.pop(name, None) or SparkTasks(spark, options)
+        kept[name] = found
+        while len(kept) > _MOST_KEPT:  # of subscribes that came and went
+            kept.pop(next(iter(kept)), None)
+        return found
 
     def _copy(self, path: str, folder: str, as_of: object, details: Mapping[str, object]) -> int:
         return copy_to(
-            self._spark,
+            self._live(),
             path,
             folder,
             as_of=as_of,  # type: ignore[arg-type]

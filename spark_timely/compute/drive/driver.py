@@ -243,8 +243,8 @@ class Driver:
         if not self._follows:
             self._take_over()
         rows = self._commands.rows()
-        commands = [parse_command(text) for _, text in rows]
-        self._begin_session(commands)
+        # Reduced: of an id that was dropped and given again, only what is there now.
+        self._begin_session(list(reduced(parse_command(text) for _, text in rows)))
         if not self._follows:
             self._store()
             self._sweep()
@@ -389,6 +389,9 @@ class Driver:
                         raise
                     since = upper = dataflow.domain.minimum_frontier
                     written = False
+                if each.export is not None and self.instance.has(each.export) and exports[each.export].kind == "index":
+                    # It is no promise that what may be forgotten was not forgotten yet.
+                    since = since.join(self.instance.allowed(each.export))
                 imports.append(ImportFacts(each.name, since, upper, None if written else each.export))
             for export in dataflow.exports:  # one turn per export
                 path_of = self.place.path_of(export)
@@ -436,6 +439,14 @@ class Driver:
         with self._lock:
             reported = self.instance.collection(id_).reported
             return self.domain_of(id_).minimum_frontier if reported is None else reported
+
+    def try_again(self) -> None:
+        """Try at once what failed and waits for its next try: the reason may be gone."""
+        with self._lock:
+            now = self._now()
+            self._broken = {number: (error, tries, now) for number, (error, tries, _) in self._broken.items()}
+            self._resting.clear()
+            self.wake.set()
 
     def may_write(self) -> bool:
         """Return whether this start is open, and the one that writes."""
@@ -485,7 +496,8 @@ class Driver:
                 return self._created().domain.minimum
             else:
                 there = self.instance.collection(target)
-                domain, upper = self.domain_of(target), there.upper or self.domain_of(target).minimum_frontier
+                domain = self.domain_of(target)
+                upper = domain.minimum_frontier if there.upper is None else there.upper
         if at is not None:
             return domain.parse_time(at)
         if upper.is_empty:
@@ -532,7 +544,9 @@ class Driver:
             lines.append(f"{id_}: it is about to begin")
             return
         imports = hosted.upper_of_imports
-        behind = [(name, frontier) for name, frontier in imports.items() if frontier.less_equal_frontier(upper)]
+        # Before its as_of is complete it gives nothing.
+        begun = upper.join(view.as_of)
+        behind = [(name, frontier) for name, frontier in imports.items() if frontier.less_equal_frontier(begun)]
         if not behind:
             lines.append(f"{id_}: it has work to do")
         for name, frontier in behind:  # one turn per import
@@ -672,8 +686,8 @@ class Driver:
         """
         wanted = reduced(parse_command(text) for _, text in self._commands.rows())
         flows = {each.dataflow.export_ids: each.dataflow for each in wanted if isinstance(each, CreateDataflow)}
-        there = {each.dataflow.export_ids: each.dataflow for each in self._all_runs()}
-        changed = {ids for ids, mine in there.items() if mine.lasts and not _is_same(mine, flows.get(ids))}
+        there = {each.dataflow.export_ids: each.dataflow for each in self._all_runs() if each.dataflow.lasts}
+        changed = {ids for ids, mine in there.items() if not _is_same(mine, flows.get(ids))}
         chosen = self._chosen(list(flows.values())) if to_write or not flows.keys() <= there.keys() - changed else {}
         if to_write:
             changed |= {
@@ -876,8 +890,12 @@ class Driver:
         for path in [path for path, readers in self._readers.items() if not readers]:
             del self._readers[path]
             self._watched.pop(path, None)
+        # Another one of the same name and outputs is the same consumer.
+        again = any(other.consumer == hosted.consumer for other in self._hosted.values())
         try:
             hosted.end()
+            if dropped and not again and not self._follows:
+                hosted.release()
         except Exception as error:  # noqa: BLE001 - it is only in the way
             _log.warning("dataflow %r has not let go of everything: %s", hosted.dataflow.name, error)
         if not dropped:
@@ -1088,7 +1106,7 @@ class Driver:
             answer = PeekAnswer(asked.id, rows=rows, n_bytes=size)
         with self._lock:
             self.instance.tell(answer)
-            if asked.collection is not None:
+            if asked.collection is not None and self.instance.has(asked.collection):
                 self.instance.tell(AnswerLatency(asked.target, self._now() - began))
         self.wake.set()
 
@@ -1106,7 +1124,7 @@ class Driver:
         if relation is not None:
             return peek(_as_log(table), at=0, timeout_s=0, **options)
         assert path is not None
-        at = asked.time if len(asked.time) > 1 else asked.time[0]
+        at = written(self._opened(path).domain, asked.time)
         return peek(
             path, at=at, timeout_s=0, job=self._working.job, storage_options=self.place.options(path) or None, **options
         )
@@ -1124,7 +1142,11 @@ class Driver:
                 continue
             for export in running.dataflow.exports:  # one turn per export
                 upper = running.uppers.get(export.id)
-                if export.kind == "subscribe" and export.id in running.live and not (upper and upper.is_empty):
+                if (
+                    export.kind == "subscribe"
+                    and export.id in running.live
+                    and not (upper is not None and upper.is_empty)
+                ):
                     given = self._give_batch(running, hosted, export) or given
         return given
 
@@ -1178,7 +1200,8 @@ class Driver:
     ) -> None:
         """State the end of a subscribe that has nothing more to give, or that failed for good."""
         domain = running.dataflow.domain
-        lower = self.instance.collection(export.id).reported or domain.minimum_frontier
+        reported = self.instance.collection(export.id).reported
+        lower = domain.minimum_frontier if reported is None else reported
         text = None if error is None else described(error)
         upper = Antichain.empty(domain.arity)
         self.instance.tell(SubscribeProgress(export.id, running.number, lower, upper, rows, 0, text))
@@ -1200,10 +1223,10 @@ class Driver:
         if reported is not None:
             asked["resume_from"] = reported
         if reported is None or len(as_of) > 1:
-            asked["as_of"] = as_of if len(as_of) > 1 else as_of[0]
+            asked["as_of"] = written(running.dataflow.domain, as_of)
         return subscribe(
             path,
-            up_to=None if until.is_empty else until.elements[0][0],
+            up_to=None if until.is_empty else written(running.dataflow.domain, until.elements[0]),
             poll_s=0,
             storage_options=self.place.options(path) or None,
             **asked,
@@ -1241,10 +1264,8 @@ class Driver:
                 self.instance.tell(CopyToDone(export.id, running.number, error=text))
                 return
             details = details_of(export)
-            at = running.dataflow.as_of.elements[0]
-            future = self._workers.submit(
-                self._working.copy, path, str(details["to"]), at if len(at) > 1 else at[0], details
-            )
+            at = written(running.dataflow.domain, running.dataflow.as_of.elements[0])
+            future = self._workers.submit(self._working.copy, path, str(details["to"]), at, details)
             future.add_done_callback(lambda _: self.wake.set())
             self._copies[export.id] = running.number, future
         elif future.done():
@@ -1290,7 +1311,9 @@ class Driver:
         self._compacted[export.id] = since
 
     def _delete(self, folder: str) -> None:
-        assert folder not in {self.place.path_of(each) for each in self._live_exports().values()}
+        lasting = [each for running in self._all_runs() if running.dataflow.lasts for each in running.dataflow.exports]
+        if folder in {self.place.path_of(each) for each in lasting}:
+            return  # never: a folder's name is given once
         try:
             storage = open_storage(folder, self.place.options(folder) or None)
             if storage.local:
@@ -1327,11 +1350,18 @@ class Driver:
         self._answerers.shutdown(wait=True, cancel_futures=True)
         there = {each.number for each in self._all_runs()}
         for number in list(self._hosted):
-            self._let_go(number, dropped=mine and number not in there)
+            # What is interactive ends with this process.
+            self._let_go(number, dropped=mine and (number not in there or self._hosted[number].dataflow.interactive))
         for id_ in {*self._subscriptions, *self._copies}:
             self._forget_answers(id_)
         while mine and self._gone:
             self._delete(self._gone.popleft()[1])
+
+
+def written(domain: TimeDomain, time: tuple[int, ...]) -> TimeLike:
+    """Return a time as people write it, which is how readers of logs take it."""
+    found: TimeLike = domain.time_to_json(time)
+    return found
 
 
 def _may_pass(error: BaseException) -> bool:

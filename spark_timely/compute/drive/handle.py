@@ -34,7 +34,6 @@ from spark_timely.compute.plan import Plan, imports_of, parse_plan
 from spark_timely.compute.response import (
     CopyToResponse,
     Dropped,
-    Frontiers,
     PeekResponse,
     Response,
     SubscribeBatch,
@@ -107,17 +106,17 @@ class Batches:
             self._ended = True
             raise found
         assert isinstance(found, SubscribeBatch)
-        if found.error is not None:
-            raise OperatorError(found.error, hint="see the instance's configuration: max_result_bytes")
         if found.upper.is_empty:
-            self._ended = True
+            self.close()  # nothing comes any more
+        if found.error is not None:
+            raise OperatorError(found.error, hint="see the error, and the instance's configuration: max_result_bytes")
         return found
 
     def close(self) -> None:
         """End it. May be called again."""
         if not self._ended:
             self._ended = True
-            self._handle.drop(self.id, missing_ok=True)
+            self._handle._end_batches(self)
 
     def __enter__(self) -> Batches:
         return self
@@ -170,8 +169,9 @@ class Handle:
         self._changed = threading.Condition()
         self._answers: dict[str, PeekResponse] = {}
         self._asked: set[str] = set()
-        self._copied: dict[str, CopyToResponse] = {}
-        self._frontiers: dict[str, Antichain] = {}
+        # Copies that somebody waits for, with their answers, and those that nobody waits for any more.
+        self._copied: dict[str, CopyToResponse | None] = {}
+        self._left: set[str] = set()
         self._batches: dict[str, Batches] = {}
         self._ended = False
         self._requests = Requests(self.place)
@@ -194,6 +194,7 @@ class Handle:
                 return
             if responses:
                 self._take(responses)
+            self._drop_left()
             if self._turns < _SETTLED:
                 with self._changed:
                     self._turns += 1
@@ -210,8 +211,21 @@ class Handle:
         self._requests_at = monotonic.monotonic()
         try:
             self._requests.take(self)
-        except (TimelyError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - they stay, and are taken at another look
             _log.warning("requests in %r cannot be taken: %s", self.place.directory, error)
+
+    def _drop_left(self) -> None:
+        """Drop copies that ended after nobody waited any more."""
+        with self._changed:
+            ended = [name for name in self._left if self._copied.get(name) is not None]
+            for name in ended:
+                self._left.remove(name)
+                del self._copied[name]
+        for name in ended:
+            try:
+                self.drop(name, missing_ok=True)
+            except TimelyError as error:
+                _log.debug("copy %r is not dropped: %s", name, error)
 
     def _take(self, responses: Sequence[Response]) -> None:
         with self._changed:
@@ -221,15 +235,12 @@ class Handle:
                         if response.id in self._asked:
                             self._answers[response.id] = response
                     case CopyToResponse():
-                        self._copied[response.id] = response
-                    case Frontiers(id_, frontier):
-                        self._frontiers[id_] = frontier
+                        if response.id in self._copied:
+                            self._copied[response.id] = response
                     case SubscribeBatch(id_):
-                        self._frontiers[id_] = response.upper
                         if id_ in self._batches:
                             self._batches[id_]._put(response)
                     case Dropped(id_):
-                        self._frontiers.pop(id_, None)
                         if id_ in self._batches:
                             self._batches.pop(id_)._put(_END)
                 if self._on_response is not None:
@@ -238,6 +249,20 @@ class Handle:
                     except Exception as error:  # noqa: BLE001 - whatever it is, the others are answered
                         _log.error("a response could not be handed out, the instance continues: %s", error)
             self._changed.notify_all()
+
+    def _end_batches(self, batches: Batches) -> None:
+        """Drop a subscribe whose batches nobody takes any more."""
+        with self._changed:
+            if self._batches.get(batches.id) is not batches:
+                return
+            del self._batches[batches.id]
+        if self._ended or self._driver.error is not None:
+            return  # it has ended with the instance
+        try:
+            self.drop(batches.id, missing_ok=True)
+        except TimelyError:
+            if not self._ended and self._driver.error is None:
+                raise
 
     def _tell_end(self, error: Exception) -> None:
         with self._changed:
@@ -308,6 +333,9 @@ class Handle:
         given = dict(imports or {})
         logs: dict[str, Log] = {}
         plan, reads = self._planned(name, query, given, logs)
+        if not logs:
+            msg = f"could not create dataflow {name!r}: found no imports"
+            raise InvalidUsageError(msg, hint="name at least one collection in the query")
         domain = next(iter(logs.values())).domain
         times = {each.domain.types for each in logs.values()}
         if len(times) > 1:
@@ -320,9 +348,7 @@ class Handle:
         made = Dataflow(name, reads, plan.text, tuple(exports), begins, ends, domain, interactive)
         if as_of is None:
             made = self._driver.choose_as_of(made)
-        self.send(CreateDataflow(made))
-        for export in made.exports:
-            self.send(Schedule(export.id))
+        self._driver.handle(CreateDataflow(made), *(Schedule(export.id) for export in made.exports))
         return made
 
     def _planned(
@@ -353,9 +379,12 @@ class Handle:
             schemas = {word: opened(word).schema for word in (*given, *(id_ for id_ in exports if id_ in query))}
             plan = plan_of_sql(query, schemas)
         reads = []
+        own = {self._driver.path_of(id_): id_ for id_, each in exports.items() if each.kind == "index"}
         for word in imports_of(plan):  # one turn per import
             log = opened(word)
-            if word in given:
+            if log.path in own:  # named by its path: nobody drops it as long as it is read
+                reads.append(Import(word, export=own[log.path]))
+            elif word in given:
                 reads.append(Import(word, path=log.path, log_id=log.log_id))
             else:
                 reads.append(Import(word, export=word))
@@ -450,7 +479,12 @@ class Handle:
         plan = self._whole(query)
         if not isinstance(plan, Plan) or plan.root.op != "import":
             details["folder"] = self.place.new_folder(name)
-        batches = self._batches[name] = Batches(self, name)
+        batches = Batches(self, name)
+        with self._changed:
+            if name in self._batches:
+                msg = f"could not subscribe: found id {name!r} in use"
+                raise InvalidUsageError(msg, hint="choose another id, or close the subscribe of this one")
+            self._batches[name] = batches
         try:
             self.dataflow(
                 name,
@@ -462,7 +496,8 @@ class Handle:
                 interactive=True,
             )
         except BaseException:
-            del self._batches[name]
+            with self._changed:
+                self._batches.pop(name, None)
             raise
         return batches
 
@@ -503,14 +538,28 @@ class Handle:
         if not isinstance(plan, Plan) or plan.root.op != "import":
             details["folder"] = self.place.new_folder(name)
         export = Export(name, "copy-to", json.dumps(details))
-        self.dataflow(name, plan, [export], imports=imports, as_of=as_of, interactive=True)
-        if not self._wait(lambda: name in self._copied, timeout_s):
-            msg = f"could not wait for a copy to {folder!r}: found no answer after {timeout_s:g} seconds"
-            raise WaitTimeoutError(msg, hint="wait longer")
-        answer = self._copied.pop(name)
+        with self._changed:
+            self._copied[name] = None
+        try:
+            self.dataflow(name, plan, [export], imports=imports, as_of=as_of, interactive=True)
+            if not self._wait(lambda: self._copied[name] is not None, timeout_s):
+                msg = f"could not wait for a copy to {folder!r}: found no answer after {timeout_s:g} seconds"
+                raise WaitTimeoutError(msg, hint="wait longer")
+            answer = self._copied[name]
+        except WaitTimeoutError:
+            with self._changed:
+                self._left.add(name)
+            self._driver.wake.set()
+            raise
+        except BaseException:
+            with self._changed:
+                del self._copied[name]
+            raise
+        with self._changed:
+            del self._copied[name]
         self.drop(name, missing_ok=True)
-        if answer.outcome != "rows" or answer.rows is None:
-            msg = answer.error or f"could not copy to {folder!r}: found it dropped"
+        if answer is None or answer.outcome != "rows" or answer.rows is None:
+            msg = f"could not copy to {folder!r}: found it dropped" if answer is None else str(answer.error)
             raise OperatorError(msg, hint="see the error, and choose an empty folder")
         return answer.rows
 
@@ -598,7 +647,8 @@ class Handle:
             id_, time, collection=target if collection else None, path=None if collection else target,
             plan=json.dumps(known),
         )  # fmt: skip
-        self._asked.add(id_)
+        with self._changed:
+            self._asked.add(id_)
         try:
             self.send(command)
             if not self._wait(lambda: id_ in self._answers, timeout_s):
@@ -607,8 +657,9 @@ class Handle:
                 raise WaitTimeoutError(msg, hint="wait longer, or peek at an earlier time")
             answer = self._answers.pop(id_)
         finally:
-            self._asked.discard(id_)
-            self._answers.pop(id_, None)
+            with self._changed:
+                self._asked.discard(id_)
+                self._answers.pop(id_, None)
         if answer.outcome == "canceled":
             msg = f"could not peek {target!r}: found that it was canceled"
             raise CanceledError(msg, hint="peek again")
@@ -640,8 +691,7 @@ class Handle:
 
     def frontier(self, id_: str, /) -> Antichain:
         """Return how far a collection is, as it was reported last; the minimum where nothing was."""
-        with self._changed:
-            return self._frontiers.get(id_, self._driver.domain_of(id_).minimum_frontier)
+        return self._driver.frontier(id_)
 
     def await_frontier(self, id_: str, time: TimeLike, /, *, timeout_s: float = 60.0) -> Antichain:
         """Wait until a time is complete in a collection, and return its frontier.
@@ -656,6 +706,10 @@ class Handle:
             msg = f"could not wait for {id_!r}: found it at {self.frontier(id_)!r} after {timeout_s:g} seconds"
             raise WaitTimeoutError(msg, hint=self.why(id_))
         return self.frontier(id_)
+
+    def may_write(self) -> bool:
+        """Return whether this process is the one that maintains the instance, and has not ended."""
+        return not self._ended and self._driver.may_write()
 
     def request_of(self, id_: str, /) -> str | None:
         """Return which request an export was made for; None if there is no such export, or none was."""
@@ -675,7 +729,13 @@ class Handle:
         return self._driver.error
 
     def close(self) -> None:
-        """End it; what is maintained continues with the next start. May be called again."""
+        """End it; what is maintained continues with the next start. May be called again.
+
+        A step, copy or peek that runs is waited for.
+        """
+        if threading.current_thread() is self._thread:
+            msg = "could not close the instance: found a call of on_response, which it would wait for"
+            raise InvalidUsageError(msg, hint="close it in another thread")
         self._ended = True
         self._driver.wake.set()
         self._thread.join()

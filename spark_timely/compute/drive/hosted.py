@@ -138,6 +138,11 @@ class Hosted:
         return self.engine is not None
 
     @property
+    def consumer(self) -> str | None:
+        """Name under which imports are retained for it; None of one without an engine."""
+        return None if self.engine is None else self.engine.consumer
+
+    @property
     def paths(self) -> tuple[str, ...]:
         """Paths of all logs that the engine reads or writes."""
         return () if self.engine is None else self.engine.paths
@@ -327,6 +332,23 @@ class Hosted:
             rows, size = arranged.size_of(look, leaf)
             found.append((id_, rows, 1 if rows else 0, size))
         return tuple(found)
+
+    def release(self) -> None:
+        """Let imports forget what is not read any more: it was dropped, and has ended.
+
+        Raises
+        ------
+        TimelyError
+            If one cannot be written. It forgets later: what is retained expires.
+        """
+        if self.engine is None:
+            return
+        for log in (*self.logs.values(), *self._out.values()):  # one turn per log
+            if self._around.place.has(log.path) and log in self._out.values():
+                continue  # it is deleted
+            log.refresh()
+            if self.engine.consumer in log.retainers():
+                log.release(self.engine.consumer)
 
     def end(self) -> None:
         """Let go of what is held beside the logs."""

@@ -6,9 +6,10 @@ writes the command log.
 
 Invariants
 ----------
-1. A request is taken until it is answered: by the next start, if this one ends between. What it created names it, so
-   that it is known again and not refused as a repetition.
+1. A request is taken until it is answered: by the next start, if this one ends between, or is not the one that writes
+   any more. What it created names it, so that it is known again and not refused as a repetition.
 2. An answer is there as a whole, or not at all.
+3. A request that fails of storage is tried again, but the others do not wait for it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import uuid
 from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_timely.errors import (
+    DataLossError,
     InvalidUsageError,
+    LogDamagedError,
     OperatorError,
     StorageError,
     TimelyError,
@@ -42,6 +45,8 @@ _ASKED: Final = ".json"
 _ANSWERED: Final = ".answer"
 _POLL_S: Final = 0.05
 _KEPT_S: Final = 86_400.0
+# A few looks in a second.
+_MOST_TRIES: Final = 40
 
 VERBS: Final = ("index", "maintain", "drop", "configure", "allow_compaction")
 """What can be asked for: methods of the handle that takes requests."""
@@ -52,6 +57,9 @@ class Taker(Protocol):
 
     def request_of(self, id_: str, /) -> str | None:
         """Return which request an export was made for; None if there is no such export, or none was."""
+
+    def may_write(self) -> bool:
+        """Return whether this process is the one that maintains the instance, and has not ended."""
 
 
 class Requests:
@@ -65,6 +73,7 @@ class Requests:
     def __init__(self, place: Place) -> None:
         self._storage = open_storage(place.below(_FOLDER), dict(place.storage_options) or None)
         self._place = place
+        self._failed: dict[str, int] = {}
 
     def ask(self, verb: str, arguments: Mapping[str, object], *, timeout_s: float = 30.0) -> None:
         """Ask for something, and wait for the answer.
@@ -118,7 +127,16 @@ class Requests:
             content = self._storage.find(f"{name}{_ASKED}")
             if content is None:
                 continue
-            error = self._done(handle, name, content)
+            try:
+                error = self._done(handle, name, content)
+            except (StorageError, OSError) as failure:
+                tries = self._failed[name] = self._failed.get(name, 0) + 1
+                if tries < _MOST_TRIES:
+                    continue  # it may pass
+                error = {"message": described(failure), "hint": getattr(failure, "hint", None)}
+            if error is not None and not handle.may_write():
+                return 0  # that is why; the process that writes does it
+            self._failed.pop(name, None)
             answer = json.dumps({"error": error}).encode()
             self._storage.put(f"{name}{_ANSWERED}", answer, replace=True)
             self._storage.delete(f"{name}{_ASKED}")
@@ -139,6 +157,8 @@ class Requests:
                 arguments["request"] = name
             first = [arguments.pop(word) for word in ("id", "query", "into", "frontier") if word in arguments]
             getattr(handle, verb)(*first, **arguments)
+        except (DataLossError, LogDamagedError) as error:
+            return {"message": error.message, "hint": error.hint}
         except (StorageError, OSError):
             raise  # it may pass: the request is taken up once more
         except TimelyError as error:

@@ -280,6 +280,11 @@ class Engine:
         return tuple(self._logs)
 
     @property
+    def consumer(self) -> str:
+        """Name under which inputs are retained for it."""
+        return self._consumer
+
+    @property
     def failures(self) -> list[Exception]:
         """Why outputs stopped."""
         return list(self._outputs.failures.values())

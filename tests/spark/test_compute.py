@@ -1,0 +1,145 @@
+"""An instance on a session of Spark: what it answers, other storage, and a session that is lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_timely.errors import InvalidUsageError, OperatorError
+from spark_timely.log.log import create_log
+from spark_timely.spark import compute
+from spark_timely.spark.compute import ComputeInstance
+from tests.modules import ROOT
+from tests.spark.connect_compute_job import EXPECTED, SCHEMA, TOTALS, append, main
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize("small_bytes", [0, 1 << 20])
+def test_instance_answers_by_jobs_and_without(spark: SparkSession, tmp_path: Path, small_bytes: int) -> None:
+    assert main(spark, tmp_path, small_bytes=small_bytes) == EXPECTED
+
+
+def test_session_that_sees_other_storage_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_log(tmp_path / "other", SCHEMA, minimum=(0,))
+
+    class Other:
+        """Runs what looks at a log where the executors find another one at its path."""
+
+        def range(self, n: int) -> Any:
+            return OtherFrame(spark.range(n), str(tmp_path / "other"))
+
+    class OtherFrame:
+        def __init__(self, frame: Any, there: str) -> None:
+            self.frame, self.there = frame, there
+
+        def mapInArrow(self, look: Any, schema: str) -> Any:
+            there = self.there
+
+            def elsewhere(batches: Any) -> Any:
+                from spark_timely.log import log as logs
+
+                names = look.__globals__
+                own, names["open_log"] = names["open_log"], lambda *_, **__: logs.open_log(there)
+                try:
+                    yield from look(batches)
+                finally:
+                    names["open_log"] = own  # other tasks run in this process after this one
+
+            return self.frame.mapInArrow(elsewhere, schema)
+
+    with pytest.raises(InvalidUsageError, match="found that Spark's executors see") as caught:
+        compute._check_storage(Other(), _created(spark, tmp_path))  # type: ignore[arg-type]
+    assert "give a path that is the same storage" in str(caught.value)
+
+    def refuses(*_: object) -> None:
+        raise caught.value
+
+    monkeypatch.setattr(compute, "_check_storage", refuses)
+    with pytest.raises(InvalidUsageError, match="executors see"):
+        ComputeInstance(spark, str(tmp_path / "instance"))
+    monkeypatch.undo()
+    with ComputeInstance(spark, str(tmp_path / "instance")) as instance:
+        assert instance.error is None
+
+
+def _created(spark: SparkSession, folder: Path) -> Any:
+    with ComputeInstance(spark, str(folder / "instance")) as instance:
+        return instance.place
+
+
+def test_peek_and_copy_say_that_the_session_was_stopped(spark: SparkSession, tmp_path: Path) -> None:
+    """With a session that says so, as one of Connect does; the next one takes its place."""
+    log = create_log(tmp_path / "orders", SCHEMA, minimum=(0,), kind="collection")
+    append(log, (1, 1, 1, 10), upper=2)
+
+    class Stopped:
+        is_stopped = True
+
+    with ComputeInstance(spark, str(tmp_path / "instance")) as instance:
+        instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
+        instance.await_frontier("totals", 1)
+        instance._spark = Stopped()  # type: ignore[assignment]
+        with pytest.raises(OperatorError, match="found the session of Spark stopped"):
+            instance.copy_to("totals", str(tmp_path / "copy"), timeout_s=60)
+        append(log, (2, 1, 1, 5), upper=3)
+        for _ in range(600):
+            if "session of Spark stopped" in instance.why("totals"):
+                break
+            instance._wait(lambda: False, 0.05)
+        assert "session of Spark stopped" in instance.why("totals")
+        instance.use_session(spark)
+        instance.await_frontier("totals", 2)
+        assert instance.copy_to("totals", str(tmp_path / "copy"), timeout_s=60) == 1
+        assert instance.show("errors").num_rows == 0
+
+
+_LOST = """
+import sys
+import spark_timely
+from pathlib import Path
+from spark_timely.log.log import create_log
+from spark_timely.spark.compute import ComputeInstance
+from tests.spark.connect_compute_job import SCHEMA, TOTALS, append, rows
+
+def session():
+    return spark_timely.session("lost", master="local[2]", **{"spark.ui.enabled": "false"})
+
+folder = Path(sys.argv[1])
+log = create_log(folder / "orders", SCHEMA, minimum=(0,), kind="collection")
+append(log, (1, 1, 1, 10), upper=2)
+spark = session()
+with ComputeInstance(spark, str(folder / "instance")) as instance:
+    instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
+    batches = instance.subscribe("totals")
+    instance.await_frontier("totals", 1)
+    spark.stop()
+    append(log, (2, 1, 1, 5), upper=3)
+    for _ in range(600):
+        if "found the session of Spark stopped" in instance.why("totals"):
+            break
+        instance._wait(lambda: False, 0.05)
+    print(instance.why("totals"))
+    instance.use_session(session())
+    instance.await_frontier("totals", 2)
+    print("ROWS", rows(instance.peek("totals")), instance.copy_to("totals", str(folder / "copy"), timeout_s=120))
+    print("BATCHES", [next(batches).upper.to_json() for _ in range(2)], instance.error)
+"""
+
+
+def test_session_that_is_lost_is_named_and_another_continues(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-c", _LOST, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "found the session of Spark stopped" in done.stdout
+    assert "ROWS [[1, 2, 15, 1]] 1" in done.stdout
+    assert "BATCHES [[2], [3]] None" in done.stdout
