@@ -201,6 +201,8 @@ class Driver:
         self.instance = Instance()
         self._around = Surroundings(place, None, working.files_of, working.retain)
         self._hosted: dict[int, Hosted] = {}
+        # What was opened to check a dataflow that is being created.
+        self._checked: Hosted | None = None
         self._broken: dict[int, tuple[BaseException, int, float]] = {}
         self._dirty: dict[int, None] = {}  # in the order in which they came
         self._due: dict[int, float] = {}
@@ -406,6 +408,10 @@ class Driver:
             _log.warning("the as_of of dataflow %r cannot be chosen: %s", dataflow.name, error)
             return None
         return DataflowFacts(_key(dataflow), tuple(imports), tuple(outputs), dataflow.domain)
+
+    def opened(self, path: str) -> Log:
+        """Return a log, opened or as it is now: a handle that the calling thread keeps."""
+        return self._opened(path)
 
     def _opened(self, path: str) -> Log:
         return keep_log(path, storage_options=self.place.options(path) or None)
@@ -614,8 +620,7 @@ class Driver:
             if isinstance(command, CreateTimely | CreateInstance | InitializationComplete | AllowWrites):
                 msg = f"could not take a command: found {type(command).__name__}, which the instance says by itself"
                 raise InvalidUsageError(msg, hint="open the instance again, or call allow_writes")
-            if isinstance(command, CreateDataflow):
-                self._check_dataflow(command.dataflow)
+            checked = self._check_dataflow(command.dataflow) if isinstance(command, CreateDataflow) else None
             if isinstance(command, UpdateConfiguration):
                 _check_configuration(command.values)
             history, exports = self.instance.history, self._live_exports() if isinstance(command, Peek) else {}
@@ -632,12 +637,14 @@ class Driver:
                 # Known from now on: it is answered also where the collection is dropped meanwhile.
                 self._paths[command.id] = self.place.path_of(exports[command.collection])
             self._store_due = self._store_due or lasts
-            if isinstance(command, CreateDataflow):
+            if checked is not None:
+                self._checked = checked
                 self._settle()  # its logs are there when this returns: others may import them
+                self._checked = None
             self.wake.set()
 
-    def _check_dataflow(self, dataflow: Dataflow) -> None:
-        """Refuse a dataflow that cannot run, before it is written down."""
+    def _check_dataflow(self, dataflow: Dataflow) -> Hosted:
+        """Refuse a dataflow that cannot run, before it is written down; return what it is hosted by."""
         running = Running(-1, dataflow, dataflow.export_ids, started=False, complete=False, uppers={})
         there = self._live_exports()
         check_described(dataflow, self.place, there)
@@ -648,8 +655,9 @@ class Driver:
             if hosted.written:
                 msg = f"could not create dataflow {dataflow.name!r}: found an instance that only follows"
                 raise OwnershipError(msg, hint="subscribe to what is maintained as it is, or allow writes here")
-            return
+            return hosted
         hosted.check()
+        return hosted
 
     def allow_writes(self) -> None:
         """Take over as the instance that writes, from whichever start did; there is no way back."""
@@ -834,7 +842,10 @@ class Driver:
         tries = self._broken.pop(running.number, (None, 0, 0.0))[1]
         hosted = None
         try:
-            hosted = Hosted(running, self._around, exports)
+            hosted = self._checked
+            if hosted is None or hosted.dataflow != running.dataflow:
+                hosted = Hosted(running, self._around, exports)
+            hosted.number = running.number
             if self._follows:
                 hosted.open_outputs()
             else:

@@ -48,7 +48,7 @@ from spark_timely.errors import (
     WaitTimeoutError,
     shown,
 )
-from spark_timely.log.log import Log, open_log
+from spark_timely.log.log import Log
 from spark_timely.masking import masked_logger
 from spark_timely.time.antichain import Antichain
 
@@ -368,7 +368,7 @@ class Handle:
                     raise MissingError(
                         msg, hint=f"say what it stands for with imports=…; exports are {shown(sorted(exports))}"
                     )
-                logs[word] = open_log(path, storage_options=self.place.options(path) or None)
+                logs[word] = self._driver.opened(path)
             return logs[word]
 
         if isinstance(query, Plan):

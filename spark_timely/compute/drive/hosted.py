@@ -107,6 +107,8 @@ class Hosted:
                 )
             self.logs[each.name] = log
         self.engine: Engine | None = None
+        # What was made and opened to check it, for the engine.
+        self._checked: tuple[Scope, dict[str, Log]] | None = None
         self._out: dict[str, Log] = {}
         self._arranged: dict[str, tuple[Arrangements, Look, Replay]] = {}
 
@@ -173,7 +175,7 @@ class Hosted:
         if around.fence is None:
             msg = f"could not run dataflow {self.dataflow.name!r}: found an instance that may not write"
             raise OwnershipError(msg, hint="allow writes first")
-        scope = self._scope(around.fence)
+        (scope, there), self._checked = self._checked or self._looked_up(around.fence), None
         self.engine = Engine(
             scope.name,
             scope.sinks,
@@ -183,8 +185,9 @@ class Hosted:
             run=around.fence.owner,
             tries=_TRIES,
             retain=around.retain,
+            opened=there,
         )
-        self.open_outputs()
+        self._out = {export.id: self.engine.log_at(self.path_of(export)) for export in self.written}
         for export in self.written:  # one turn per output
             log, key = self._out[export.id], details_of(export).get("key")
             if export.kind == "index" and key:
@@ -228,8 +231,14 @@ class Hosted:
         """
         if self._around.fence is None or not self.written:
             return
-        scope = self._scope(self._around.fence)
-        check_plans(scope.sinks, existing_logs(scope.sinks, scope.storage))
+        self._checked = self._looked_up(self._around.fence)
+
+    def _looked_up(self, fence: Fence) -> tuple[Scope, dict[str, Log]]:
+        """Return the operators, and the logs that are there by now; refuse outputs of others."""
+        scope = self._scope(fence)
+        there = existing_logs(scope.sinks, scope.storage, {log.path: log for log in self.logs.values()})
+        check_plans(scope.sinks, there)
+        return scope, there
 
     def check_times(self) -> None:
         """Refuse a dataflow whose times are not those of its imports, or that its engine cannot begin or end at.
@@ -261,10 +270,7 @@ class Hosted:
         """Return the operators and outputs."""
         dataflow = self.dataflow
         scope = Scope(f"{dataflow.name} of instance {fence.instance}")
-        streams = {
-            name: scope.replay(path, storage_options=self._around.place.options(path) or None)
-            for name, path in self.sources.items()
-        }
+        streams = {name: scope.replay(log) for name, log in self.logs.items()}
         built = build(self.plan, scope, streams)
         for export in self.written:  # one turn per output
             path = self.path_of(export)

@@ -284,6 +284,10 @@ class Engine:
         """Name under which inputs are retained for it."""
         return self._consumer
 
+    def log_at(self, path: str) -> Log:
+        """Return the handle of a log that it reads or writes."""
+        return self._logs[path]
+
     @property
     def failures(self) -> list[Exception]:
         """Why outputs stopped."""
