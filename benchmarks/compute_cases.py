@@ -293,7 +293,7 @@ def _beside(spark: SparkSession, scratch: Path, n_rows: int) -> Case:
     case = Case(
         BESIDE,
         f"99th percentile of commit to answer of a small dataflow while one of {n_rows:,} rows hydrates; peer: alone",
-        None,
+        5.0,
         higher_is_better=False,
     )
     big = st.create_log(scratch / "big", SCHEMA, kind="collection", minimum=(0,), flush=False)

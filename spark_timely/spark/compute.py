@@ -6,6 +6,7 @@ Connect the client. That both see the same storage is checked once, at the start
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -142,9 +143,10 @@ class ComputeInstance(Handle):
         return self._spark
 
     def _tasks_of(self, name: str, options: Mapping[str, Mapping[str, str]]) -> RunTasks:
-        """Return what runs the tasks of a dataflow: it knows how long jobs have run here in a row."""
+        """Return what runs the tasks of a dataflow."""
         spark, kept = self._live(), self._tasks
-        found = kept.pop(name, None) or SparkTasks(spark, options)
+        # What is small never waits for the jobs of others: no query of Spark has to hear whether it was stopped.
+        found = kept.pop(name, None) or SparkTasks(spark, options, here_s=math.inf)
         kept[name] = found
         while len(kept) > _MOST_KEPT:  # of subscribes that came and went
             kept.pop(next(iter(kept)), None)

@@ -227,6 +227,9 @@ class SparkTasks:
         Partitions of what is shuffled; by bytes if not given.
     max_bytes_in_driver : int
         Bytes of input below which a job runs in this process; 0 is for none.
+    here_s : float
+        How long jobs run in this process before one is Spark's again (invariant 3): without end where no query of Spark
+        runs them.
     now : callable
         A clock in seconds that never goes back.
     """
@@ -238,13 +241,14 @@ class SparkTasks:
         workers: int | None = None,
         *,
         max_bytes_in_driver: int = DRIVER_BYTES,
+        here_s: float = _DRIVER_S,
         now: Callable[[], float] = monotonic.monotonic,
     ) -> None:
         self._spark = spark
         self._workers = workers
         self._storage_options = {path: dict(options) for path, options in storage_options.items()}
         self._driver_bytes = max_bytes_in_driver
-        self._now = now
+        self._here_s, self._now = here_s, now
         # Since when jobs run here; None while the last one was Spark's.
         self._here_since: float | None = None
 
@@ -259,7 +263,7 @@ class SparkTasks:
     def _fits_here(self, outputs: Sequence[OutputPlan], tasks: Sequence[Task]) -> bool:
         return (
             sum(task.size_bytes for task in tasks) < self._driver_bytes
-            and (self._here_since is None or self._now() - self._here_since < _DRIVER_S)
+            and (self._here_since is None or self._now() - self._here_since < self._here_s)
             and all(task.piece is None and outputs[task.output].evaluation == "arrow" for task in tasks)
             and not any(calls_functions(outputs[number].view) for number in {task.output for task in tasks})
         )
