@@ -649,10 +649,10 @@ def test_every_entry_of_ours_says_its_version(path: Path) -> None:
     quick, put, raced = open_log(path), delta_store.put_entry, [True]
     quick.writer("a", owner="a")
 
-    def put_late(storage: FileStorage, version: int, content: bytes) -> bool:
+    def put_late(storage: FileStorage, version: int, content: bytes, *beside: Any) -> bool:
         if raced.pop() if raced else False:
             quick.writer("a", owner="a").append(pa.table({"_time": [20], "v": [20]}))
-        return put(storage, version, content)
+        return put(storage, version, content, *beside)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(delta_store, "put_entry", put_late)

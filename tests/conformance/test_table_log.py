@@ -114,13 +114,13 @@ def test_writer_stopped_for_long_puts_nothing_into_the_past(path: Path, monkeypa
     slow, quick = log.writer("slow", owner="slow"), open_log(path).writer("quick", owner="quick")
     put, stopped = delta_store.put_entry, [True]
 
-    def put_late(directory: str, version: int, content: bytes) -> bool:
+    def put_late(directory: str, version: int, content: bytes, *beside: Any) -> bool:
         if stopped.pop() if stopped else False:
             monkeypatch.setattr(delta_store, "put_entry", put)
             for i in range(1, 80):
                 quick.append(rows(i), advance_to=i)
             assert not os.path.exists(path / "_delta_log" / f"{version:020d}.json")
-        return put(directory, version, content)
+        return put(directory, version, content, *beside)
 
     monkeypatch.setattr(delta_store, "put_entry", put_late)
     outcome = slow.append(rows(5), advance_to=6)

@@ -227,13 +227,20 @@ def test_exactly_one_of_many_cancels_wins(log: Log) -> None:
         assert sum(won) == (begun.answer == Canceled())
 
 
-def test_canceled_peek_stops_waiting(log: Log) -> None:
+def test_canceled_peek_stops_waiting(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
+    waiting, ended = peeks.wait_until, threading.Event()
+
+    def waits(*arguments: Any, **options: Any) -> bool:
+        try:
+            return waiting(*arguments, **options)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(peeks, "wait_until", waits)
     begun = start_peek(log, at=100, timeout_s=math.inf)
     assert begun.cancel()
-    ended = [thread for thread in threading.enumerate() if thread.name == "spark_timely-peek"]
-    for thread in ended:
-        thread.join(60)
-        assert not thread.is_alive()
+    # Where it was canceled before it began to wait, it does not wait long either.
+    assert ended.wait(60)
 
 
 # What is asked -------------------------------------------------------------------------------------------
