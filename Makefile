@@ -43,7 +43,7 @@ unit: env ## tests that need neither a JVM nor more than moments
 	@$(PYTEST) -q -n auto -m "not spark and not connect and not faults and not long and not bench" tests/unit tests/test_import_layers.py tests/test_public_api.py $(ARGS)
 
 # `make check test` does not run the unit tests twice.
-check: lint types $(if $(filter test,$(MAKECMDGOALS)),,unit) ## format, lint, types, import layers, unit tests; two minutes
+check: lint types $(if $(filter test,$(MAKECMDGOALS)),,unit) ## format, lint, types, import layers, unit tests; five minutes
 
 test: setup ## the whole suite except what is marked long: runs in CI on each push
 	@bash "$(ROOT)/scripts/test.sh" $(ARGS)

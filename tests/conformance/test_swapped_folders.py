@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,9 @@ import pytest
 from spark_timely.errors import TimelyError
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store import delta
+from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.store.scratch import put_checkpoint
+from spark_timely.log.store.storage import FileStorage
 
 SCHEMA = pa.schema([("k", pa.int64())])
 
@@ -46,3 +50,26 @@ def test_commit_goes_where_its_files_are(tmp_path: Path, monkeypatch: pytest.Mon
     assert found["b"].messages()["k"].to_pylist() == [1]
     # After the link it is there: the writer cannot see it, and says that it does not know.
     assert found["a"].messages()["k"].to_pylist() == ([1] if moment == "before the link" else [1, 2])
+
+
+def test_checkpoint_goes_where_its_entries_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        log = create_log(tmp_path / name, SCHEMA, minimum=(0,), flush=False)
+        log.writer(owner="me").append(pa.table({"_time": [0], "k": [1]}), advance_to=1)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "a")
+    storage = open_storage(str(link))
+    put = FileStorage.put
+
+    def swapped(self: FileStorage, path: str, content: bytes, **options: Any) -> None:
+        if path.endswith(".checkpoint.parquet"):
+            (tmp_path / "next").symlink_to(tmp_path / "b")
+            os.replace(tmp_path / "next", link)
+        put(self, path, content, **options)
+
+    monkeypatch.setattr(FileStorage, "put", swapped)
+    assert isinstance(storage, FileStorage)
+    with pytest.raises(OSError, match="is not there any more"):
+        put_checkpoint(storage, open_log(tmp_path / "a").version, 0)
+    assert not [each for name in ("a", "b") for each in (tmp_path / name / "_delta_log").glob("*checkpoint*")]
+    assert all(open_log(tmp_path / name).verify().legal for name in ("a", "b"))

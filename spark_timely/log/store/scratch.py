@@ -23,6 +23,7 @@ from deltalake import PostCommitHookProperties
 from spark_timely.log.store.delta_calls import DeltaTable, delta_call
 from spark_timely.log.store.entries import check_whole, entry_path
 from spark_timely.log.store.keys import client_options
+from spark_timely.log.store.storage import OtherPlaceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -141,14 +142,20 @@ def put_checkpoint(storage: TableStorage, version: int, newest: int) -> int:
     DeltaError, OSError, StorageError
         If that could not be done. The table is as before, or has a checkpoint that nothing points to.
     """
-    name = f"_delta_log/{version:020d}.checkpoint.parquet"
+    name, entry = (f"_delta_log/{version:020d}.{kind}" for kind in ("checkpoint.parquet", "json"))
+    mark = storage.mark(entry) if storage.local else None
+    # Another table may be in the place by the time it is made.
+    beside = None if mark is None else {entry: mark}
     # Where another process has just put it, or died before it put the pointer, delta-rs would write neither.
     there = {name.rpartition("/")[2]}
     with table_at(storage, newest, version, without=there) as (table, folder):
         with delta_call(storage.uri):
             table.create_checkpoint()
         made, pointer = (folder / name).read_bytes(), (folder / LAST_CHECKPOINT).read_bytes()
-    storage.put(name, made, replace=True, always=True)
+    try:
+        storage.put(name, made, replace=True, always=True, beside=beside)
+    except OtherPlaceError as error:
+        raise OSError(str(error)) from error
     # Only now: a table whose pointer names a checkpoint that is not there cannot be opened.
     storage.put(LAST_CHECKPOINT, pointer, replace=True, always=True)
     if not storage.exists(name):

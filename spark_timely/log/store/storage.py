@@ -602,7 +602,7 @@ class FileStorage:
             if always or is_flushed(self.options):
                 self.flush_content(name)
             if beside is not None and os.link in os.supports_dir_fd:
-                self._link_beside(name, path, beside)
+                self._name_beside(name, path, beside, replace=replace)
             elif replace:
                 os.replace(whole, target)
             else:
@@ -616,8 +616,8 @@ class FileStorage:
             # It has its name, and may keep it.
             raise StorageError(error.message, hint=error.hint, context={"path": self.uri}) from error
 
-    def _link_beside(self, name: str, path: str, beside: Beside) -> None:
-        """Give a file another name, in the very folder in which certain files are, whatever its path leads to."""
+    def _name_beside(self, name: str, path: str, beside: Beside, *, replace: bool) -> None:
+        """Give a file its name in the very folder in which certain files are, whatever its path leads to by now."""
         root = os.open(self.uri, os.O_RDONLY)
         try:
             for other, mark in beside.items():  # one turn per file
@@ -625,7 +625,8 @@ class FileStorage:
                 if found is None or (mark is not None and found != mark):
                     msg = f"found {other!r} is not there any more in {self.uri!r}"
                     raise OtherPlaceError(msg)
-            os.link(name, path, src_dir_fd=root, dst_dir_fd=root)
+            give = os.replace if replace else os.link
+            give(name, path, src_dir_fd=root, dst_dir_fd=root)
             if any(mark is not None and _mark(other, root) != mark for other, mark in beside.items()):
                 # Deleted between the look and the link.
                 msg = f"found files gone beside {path!r} in {self.uri!r}"
@@ -650,9 +651,10 @@ class FileStorage:
         """Do nothing: nothing is kept."""
 
     def copy_to(self, paths: Sequence[str], folder: str) -> None:
-        """Link to files from a folder of this disk, under the same paths."""
+        """Link to files from a folder of this disk, under the same paths; all of the place that the path leads to."""
+        root = os.path.realpath(self.uri)
         for path in paths:  # as many turns as files
-            os.symlink(self.full(path), f"{folder}/{path}")
+            os.symlink(os.path.join(root, path), f"{folder}/{path}")
 
     def ages(self, directory: str) -> Mapping[str, float]:
         """Return the names in a directory, each as old as can be: a look at a local disk takes no time."""
