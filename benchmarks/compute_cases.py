@@ -147,7 +147,7 @@ class _Delta:
         """Return the median seconds of some commits."""
         took = []
         for number in range(COMMITS):
-            time.sleep(0.05 + 0.01 * (number % 7))
+            time.sleep(0.05 + 0.01 * (number % 7))  # as our side
             version = self._table(self.sink).version()
             self._commit()
             began = time.perf_counter()
@@ -160,7 +160,7 @@ class _Delta:
                         break
                     version = reader.version()  # a micro-batch that had begun before
                 assert time.perf_counter() - began < DEADLINE_S, "not seen within the deadline"
-                time.sleep(0.01)
+                time.sleep(0.01)  # as the reader polls
             took.append(took_s)
         return float(np.median(took))
 
@@ -221,17 +221,17 @@ def _add(spark: SparkSession, scratch: Path) -> Case:
 # Many ------------------------------------------------------------------------------------------------
 
 
-def _processor_s() -> float:
-    """Return the processor seconds of this process and all that it started."""
-    total = 0
+def _processor_s() -> dict[int, float]:
+    """Return the processor seconds of this process and each that it started, by id."""
+    found = {}
     for process in {*descendants(os.getpid()), os.getpid()}:
         try:
             with open(f"/proc/{process}/stat") as file:
                 fields = file.read().rpartition(")")[2].split()
         except OSError:
             continue
-        total += int(fields[11]) + int(fields[12])
-    return total / os.sysconf("SC_CLK_TCK")
+        found[process] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return found
 
 
 def _memory_mb() -> float:
@@ -276,10 +276,12 @@ def _many(spark: SparkSession, scratch: Path) -> list[Case]:
             steps.settings[f"memory_{n}_mb"] = round(_memory_mb() - before, 1)
             if n == 100:
                 for _ in range(3):
-                    time.sleep(2)
+                    time.sleep(2)  # until what the last commit began has ended
                     used, began = _processor_s(), time.perf_counter()
-                    time.sleep(10)
-                    idle.ours.append((_processor_s() - used) / (time.perf_counter() - began))
+                    time.sleep(10)  # what is measured: nothing happens
+                    now, took_s = _processor_s(), time.perf_counter() - began
+                    # Of processes that are there at both ends: one that ends takes its seconds with it.
+                    idle.ours.append(sum(now[each] - used[each] for each in now.keys() & used.keys()) / took_s)
                     idle.peer.append(1.0)
             assert sum(instance.peek("totals-7")["n"].to_pylist()) == ROWS * orders.at
     steps.ours, steps.peer = took[100][1:], took[10][1:]
@@ -316,7 +318,7 @@ def _beside(spark: SparkSession, scratch: Path, n_rows: int) -> Case:
         def tail(until: Callable[[int], bool]) -> list[float]:
             took: list[float] = []
             while not until(len(took)):
-                time.sleep(0.02)
+                time.sleep(0.02)  # between two commits, on both sides alike
                 wanted = orders.commit()
                 began = time.perf_counter()
                 instance.await_frontier("totals", wanted, timeout_s=DEADLINE_S)

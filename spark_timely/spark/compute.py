@@ -133,8 +133,11 @@ class ComputeInstance(Handle):
             If it was stopped.
         """
         stopped = getattr(self._spark, "is_stopped", None)
-        if stopped is None:  # a classic one cannot be asked
-            stopped = self._spark.sparkContext._jsc is None
+        if stopped is None:  # a classic one cannot be asked: one that was stopped has lost its context
+            try:
+                stopped = not self._spark.sparkContext.applicationId
+            except AttributeError:
+                stopped = True
         if stopped:
             msg = (
                 f"could not run a job for the instance in {self.place.directory!r}: found the session of Spark stopped"

@@ -52,7 +52,8 @@ def test_commit_goes_where_its_files_are(tmp_path: Path, monkeypatch: pytest.Mon
     assert found["a"].messages()["k"].to_pylist() == ([1] if moment == "before the link" else [1, 2])
 
 
-def test_checkpoint_goes_where_its_entries_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("file", [".checkpoint.parquet", "_last_checkpoint"])
+def test_checkpoint_goes_where_its_entries_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
     for name in ("a", "b"):
         log = create_log(tmp_path / name, SCHEMA, minimum=(0,), flush=False)
         log.writer(owner="me").append(pa.table({"_time": [0], "k": [1]}), advance_to=1)
@@ -62,7 +63,7 @@ def test_checkpoint_goes_where_its_entries_are(tmp_path: Path, monkeypatch: pyte
     put = FileStorage.put
 
     def swapped(self: FileStorage, path: str, content: bytes, **options: Any) -> None:
-        if path.endswith(".checkpoint.parquet"):
+        if path.endswith(file):
             (tmp_path / "next").symlink_to(tmp_path / "b")
             os.replace(tmp_path / "next", link)
         put(self, path, content, **options)
@@ -71,5 +72,6 @@ def test_checkpoint_goes_where_its_entries_are(tmp_path: Path, monkeypatch: pyte
     assert isinstance(storage, FileStorage)
     with pytest.raises(OSError, match="is not there any more"):
         put_checkpoint(storage, open_log(tmp_path / "a").version, 0)
-    assert not [each for name in ("a", "b") for each in (tmp_path / name / "_delta_log").glob("*checkpoint*")]
+    assert not list((tmp_path / "b" / "_delta_log").glob("*checkpoint*"))
+    assert not list((tmp_path / "a" / "_delta_log").glob("_last*"))
     assert all(open_log(tmp_path / name).verify().legal for name in ("a", "b"))

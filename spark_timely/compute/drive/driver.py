@@ -960,7 +960,8 @@ class Driver:
             if hosted.engine is None:
                 self._guarded(number, hosted, self._look_at)
                 continue
-            future = self._workers.submit(self._step, hosted)
+            # As it is now: what is configured during a step is of the next one.
+            future = self._workers.submit(self._step, hosted, self.instance.configuration.get("max_bytes_per_step"))
             future.add_done_callback(lambda _: self.wake.set())
             self._busy[number] = future
 
@@ -970,9 +971,10 @@ class Driver:
             self._running, self._running_at = self.instance.running(), self.instance.version
         return self._running
 
-    def _step(self, hosted: Hosted) -> bool:
+    def _step(self, hosted: Hosted, max_bytes: object) -> bool:
         options = {path: self.place.options(path) for path in hosted.paths}
-        more = hosted.step(self._working.tasks(hosted.dataflow.name, options))
+        run_tasks = self._working.tasks(hosted.dataflow.name, options)
+        more = hosted.step(run_tasks, max_bytes if isinstance(max_bytes, int) else None)
         hosted.look()
         return more
 

@@ -181,7 +181,6 @@ class Hosted:
             scope.sinks,
             scope.storage,
             files_of=around.files_of,
-            limits=Limits(size_bytes=_STEP_BYTES),
             run=around.fence.owner,
             tries=_TRIES,
             retain=around.retain,
@@ -294,12 +293,13 @@ class Hosted:
             if not log.storage.local or log.has_news():
                 log.refresh()
 
-    def step(self, run_tasks: RunTasks) -> bool:
-        """Take a step, if anything is ready; return whether there was.
+    def step(self, run_tasks: RunTasks, max_bytes: int | None = None) -> bool:
+        """Take a step, of this number of bytes of an output's imports, if anything is ready; return whether there was.
 
         What fails is in `failures`, and is tried again as long as it may pass.
         """
         assert self.engine is not None
+        self.engine.limits = Limits(size_bytes=max_bytes or _STEP_BYTES)
         self.engine.begin()
         done = self.engine.step(run_tasks)
         for arranged, look, leaf in self._arranged.values():  # one turn per index

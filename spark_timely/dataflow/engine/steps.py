@@ -229,7 +229,8 @@ class Engine:
     ) -> None:
         self.name = name
         self._sinks = list(sinks)
-        self._limits = limits or Limits()
+        # May be changed between two steps.
+        self.limits = limits or Limits()
         self._workers = workers
         self._twice = twice
         self._evaluation = evaluation
@@ -694,7 +695,7 @@ class Engine:
                         upper,
                         output=len(steps),
                         seq=state.seq + 1 + ahead,
-                        limits=self._limits,
+                        limits=self.limits,
                         workers=self._workers,
                         # Spark cuts by itself what it runs.
                         whole=self._evaluation == "sql",
@@ -708,7 +709,7 @@ class Engine:
                         self._outputs.fail(sink, state, error)
                     continue
                 sizes[sink] = sizes.get(sink, 0) + size
-                if ahead and self._limits.size_bytes is not None and sizes[sink] > self._limits.size_bytes:
+                if ahead and self.limits.size_bytes is not None and sizes[sink] > self.limits.size_bytes:
                     continue
                 steps.append(_Planned(sink, ahead, lower, end))
                 outputs.append(self._output_plan(plans, sink, job))

@@ -154,10 +154,10 @@ def put_checkpoint(storage: TableStorage, version: int, newest: int) -> int:
         made, pointer = (folder / name).read_bytes(), (folder / LAST_CHECKPOINT).read_bytes()
     try:
         storage.put(name, made, replace=True, always=True, beside=beside)
+        # Only now: a table whose pointer names a checkpoint that is not there cannot be opened.
+        storage.put(LAST_CHECKPOINT, pointer, replace=True, always=True, beside=beside and {**beside, name: None})
     except OtherPlaceError as error:
         raise OSError(str(error)) from error
-    # Only now: a table whose pointer names a checkpoint that is not there cannot be opened.
-    storage.put(LAST_CHECKPOINT, pointer, replace=True, always=True)
     if not storage.exists(name):
         # Stopped for so long that it was tidied away as an old one; without a pointer the folder is listed.
         storage.delete(LAST_CHECKPOINT)

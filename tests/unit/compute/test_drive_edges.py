@@ -618,3 +618,22 @@ def test_nothing_grows_with_what_comes_and_goes(tmp_path: Path, log: Log) -> Non
         before = sizes()
         come_and_go(60)
         wait_until(lambda: all(size <= before[name] + 6 for name, size in sizes().items()))
+
+
+def test_step_takes_as_many_bytes_as_is_configured(tmp_path: Path) -> None:
+    made = {}
+    for number, configured in enumerate((None, 1)):
+        log = orders(tmp_path / f"orders-{number}", (0, 1, 0, 0), upper=1)
+        with handle(tmp_path / f"instance-{number}") as instance:
+            instance.configure(max_bytes_per_step=configured)
+            for at in range(1, 6):
+                append(log, (at, 1, at, at), upper=at + 1)
+            instance.maintain("out", "SELECT k FROM orders", str(tmp_path / f"out-{number}"),
+                              imports={"orders": log.path}, as_of=0)  # fmt: skip
+            instance.await_frontier("out", 5)
+        out = open_log(tmp_path / f"out-{number}")
+        state = out.stream("main")
+        assert state is not None
+        made[configured] = state.seq, rows(out.snapshot(5))
+    assert made[1][0] > made[None][0]
+    assert made[1][1] == made[None][1]
