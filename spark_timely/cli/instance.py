@@ -20,10 +20,10 @@ from spark_timely.cli.answers import keys_of, names_of, print_rows, rows_of, spa
 from spark_timely.cli.output import Console, printable
 from spark_timely.cli.parser import Run
 from spark_timely.cli.verbs import storage_options
-from spark_timely.compute.drive.driver import Working
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.place import Place
 from spark_timely.compute.drive.requests import Requests
+from spark_timely.compute.drive.working import Working
 from spark_timely.compute.introspection import RELATIONS
 from spark_timely.errors import InvalidOptionError, MissingError, shown
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from spark_timely.compute.drive.driver import Working
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.place import Place
+from spark_timely.compute.drive.working import Working
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.errors import InvalidUsageError, OperatorError, TimelyError, shown
 from spark_timely.log.log import Log, open_log

@@ -28,7 +28,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,6 +56,7 @@ from spark_timely.compute.command import (
 from spark_timely.compute.command_log import CommandLog
 from spark_timely.compute.drive.hosted import Hosted, Surroundings
 from spark_timely.compute.drive.place import Place, check_described, details_of
+from spark_timely.compute.drive.working import Working
 from spark_timely.compute.history import reduced, rows_of
 from spark_timely.compute.instance import Instance, PendingPeek, Running
 from spark_timely.compute.introspection import RELATIONS
@@ -93,17 +94,11 @@ from spark_timely.masking import masked_logger
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
-    from spark_timely.dataflow.engine.arranged import RunTasks
-    from spark_timely.dataflow.engine.cutting import Files
-    from spark_timely.dataflow.engine.steps import Retained
     from spark_timely.time.domain import TimeDomain, TimeLike
 
-__all__ = ["Copy", "Driver", "Working", "keys_of_text", "text_of_keys"]
+__all__ = ["Driver", "keys_of_text", "text_of_keys"]
 
 _log = masked_logger("spark_timely.compute")
-
-Copy = Callable[[str, str, object, Mapping[str, object]], int]
-"""Copies the contents of a log at a time into a folder; takes path, folder, time, details; returns how many rows."""
 
 # Between two looks at logs on a disk, where nothing happens; a look at those in a store is a request.
 _POLL_S: Final = 0.01
@@ -115,31 +110,6 @@ _ANSWERERS: Final = 4
 _STEPS_AT_ONCE: Final = 8
 # How long what was dropped stays, for those who began to read it.
 _GONE_S: Final = 60.0
-
-
-@dataclass(frozen=True)
-class Working:
-    """How an instance gets its work done.
-
-    Attributes
-    ----------
-    tasks : callable
-        Gives what runs the tasks of a dataflow, by its name and the storage options of its logs.
-    files_of : callable
-        Gives what keeps account of a log's files.
-    copy : callable, optional
-        See `Copy`.
-    job : callable, optional
-        Answers a peek that has to read much: see `spark_timely.answers.peek.peek`.
-    retain : callable, optional
-        Gives what retains a log for a consumer.
-    """
-
-    tasks: Callable[[str, Mapping[str, Mapping[str, str]]], RunTasks]
-    files_of: Callable[[Log], Callable[[], Files]]
-    copy: Copy | None = None
-    job: Callable[[Any], Any] | None = None
-    retain: Callable[[Log, str], Retained] | None = None
 
 
 class _Watched:

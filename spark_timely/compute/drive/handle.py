@@ -27,9 +27,10 @@ from spark_timely.compute.command import (
     Schedule,
     UpdateConfiguration,
 )
-from spark_timely.compute.drive.driver import Driver, Working, text_of_keys
+from spark_timely.compute.drive.driver import Driver, text_of_keys
 from spark_timely.compute.drive.place import Place, details_of
 from spark_timely.compute.drive.requests import Requests
+from spark_timely.compute.drive.working import Working
 from spark_timely.compute.plan import Plan, imports_of, parse_plan
 from spark_timely.compute.response import (
     CopyToResponse,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_timely.compute.drive.driver import Working
 from spark_timely.compute.drive.handle import Handle
+from spark_timely.compute.drive.working import Working
 from spark_timely.log import Log
 from spark_timely.log.log import create_log
 from spark_timely.spark.dataflow_tasks import catalog_of, run_one
