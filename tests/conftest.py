@@ -164,6 +164,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         delta=True,
         **{
             "spark.ui.enabled": "false",
+            "spark.scheduler.mode": "FAIR",  # instances have pools then; all else is in one, first come first served
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
             "spark.driver.memory": "2g",

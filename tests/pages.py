@@ -31,6 +31,21 @@ _COMMAND = "$ spark-timely "
 _MARK = "=== end of a step ==="
 _COLUMNS = re.compile(r"[ \t]+$", re.MULTILINE)
 
+# Run between two pages of one process. A query or an instance that a page leaves running ends with its session.
+_CLEAN = """
+import shutil
+from pathlib import Path
+from pyspark.sql import SparkSession
+session = SparkSession.getActiveSession()
+if session is not None:
+    session.stop()
+for each in Path().iterdir():
+    if each.name != ".page.py":
+        shutil.rmtree(each) if each.is_dir() else each.unlink()
+globals().clear()
+globals()["__name__"] = "__main__"
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -113,19 +128,27 @@ def _needs(name: str, extra: str) -> list[Requirement]:
     return [need for need in needs if need.marker is None or need.marker.evaluate({"extra": extra})]
 
 
-def run(parts: list[Step], folder: Path, *, without: list[str] | None = None, python: Path | None = None) -> list[str]:
+def run(
+    parts: list[Step],
+    folder: Path,
+    *,
+    without: list[str] | None = None,
+    python: Path | None = None,
+    labels: list[str] | None = None,
+) -> list[str]:
     """Run the steps of a page in a process of its own, in an empty folder, and return what each prints.
 
     The modules `without` cannot be imported there. With the `python` of another environment, commands are programs of
-    that environment.
+    that environment. The labels name the steps in tracebacks; unless given their numbers do.
     """
+    labels = labels or [f"step {number}" for number in range(len(parts))]
     codes = [part.code if python is None or part.command is None else _program(part.command) for part in parts]
     script = folder / ".page.py"
     script.write_text(
         f"import sys; sys.modules.update(dict.fromkeys({without or []!r}))\n"
         "names = {'__name__': '__main__'}\n"
-        f"for number, code in enumerate({codes!r}):\n"
-        "    exec(compile(code, f'step {number}', 'exec'), names)\n"
+        f"for label, code in zip({labels!r}, {codes!r}, strict=True):\n"
+        "    exec(compile(code, label, 'exec'), names)\n"
         f"    print({_MARK!r}, flush=True)\n",
         encoding="utf-8",
     )
@@ -140,6 +163,20 @@ def run(parts: list[Step], folder: Path, *, without: list[str] | None = None, py
     )
     assert ended.returncode == 0, ended.stderr[-5000:]
     return [_tidy(printed) for printed in ended.stdout.split(f"{_MARK}\n")[:-1]]
+
+
+def run_in_turn(pages: dict[str, list[Step]], folder: Path, *, without: list[str]) -> dict[str, list[str]]:
+    """Run the steps of named pages one page after the other, in one process and so on one JVM; return what each prints.
+
+    Each page finds an empty folder, no names and no Spark session. Most of what a page of its own takes is the start of
+    a JVM and what that does for the first time.
+    """
+    between = Step(_CLEAN, "", (0, 0), has_place=True)
+    whole = [(f"{name} {n}", step) for name, parts in pages.items() for n, step in enumerate([*parts, between])]
+    printed = iter(run([step for _, step in whole], folder, without=without, labels=[label for label, _ in whole]))
+    found = {name: [next(printed) for _ in (*parts, between)] for name, parts in pages.items()}
+    assert not any(texts.pop() for texts in found.values()), "what stops a session prints nothing"
+    return found
 
 
 def _program(command: str) -> str:

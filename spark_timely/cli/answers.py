@@ -493,6 +493,7 @@ _SETTINGS: Final = {
     "spark.log.level": "ERROR",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.scheduler.mode": "FAIR",  # an instance has pools then
     # What is printed is UTC, wherever it is printed.
     "spark.sql.session.timeZone": "UTC",
 }

@@ -91,6 +91,7 @@ def _run(options: argparse.Namespace, console: Console) -> bool:
             read_only=options.read_only,
             moved=options.moved,
             storage_options=storage_options(options),
+            new_session=lambda: spark_of(options),
         )
         if console.json_mode:
             console.answer({"running": options.directory})

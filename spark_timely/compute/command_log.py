@@ -16,6 +16,7 @@ Invariants
 from __future__ import annotations
 
 import os
+import time as monotonic
 import uuid
 from typing import TYPE_CHECKING, Final
 
@@ -36,7 +37,7 @@ from spark_timely.protocol.note import Fence, Note, OutputNote
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 __all__ = ["CommandLog"]
 
@@ -55,10 +56,13 @@ class CommandLog:
     Parameters
     ----------
     log : Log
+    now : callable
+        A clock in seconds that never goes back.
 
     Notes
     -----
-    Cost: a commit for each change, of as many rows as differ.
+    Cost: a commit for each change, of as many rows as differ. A look at a log in a store is a request, which whoever
+    looks often may do without for a while (`within_s`): what an older start writes is refused all the same.
 
     Examples
     --------
@@ -72,8 +76,8 @@ class CommandLog:
     [(0, 'both')]
     """
 
-    def __init__(self, log: Log) -> None:
-        self.log = log
+    def __init__(self, log: Log, *, now: Callable[[], float] = monotonic.monotonic) -> None:
+        self.log, self._now, self._looked_at = log, now, now()
         self.fence: Fence | None = None
         # As of a frontier of the log: a commit of this start that seemed to fail may be there at any later look.
         self._rows: dict[int, str] = {}
@@ -119,9 +123,21 @@ class CommandLog:
         self._look()
         return self._note().fence
 
-    def is_mine(self) -> bool:
-        """Whether nobody has taken the log over since this start did; a look at it, at no cost where nothing is new."""
-        return self.fence is not None and self.holder() == self.fence
+    def is_mine(self, *, within_s: float = 0.0) -> bool:
+        """Return whether nobody has taken the log over since this start did.
+
+        Parameters
+        ----------
+        within_s : float
+            A look into a store that is no older is good enough. On a disk a look costs nothing where nothing is new.
+        """
+        self._look(within_s)
+        return self.fence is not None and self._note().fence == self.fence
+
+    def version(self, *, within_s: float = 0.0) -> int:
+        """Return a number that is another one where the log is: a look as of `is_mine`."""
+        self._look(within_s)
+        return self.log.version
 
     def rows(self) -> list[tuple[int, str]]:
         """Return the numbers and texts of the commands, as of a look at the log now, in order."""
@@ -265,9 +281,14 @@ class CommandLog:
         msg = f"could not write command log {self.log.path!r}: found it taken over by {shown(holder)}"
         raise OwnershipError(msg, hint="follow the newer start, or end this one", context={"path": self.log.path})
 
-    def _look(self) -> None:
-        if not self.log.storage.local or self.log.has_news():
-            self.log.refresh()
+    def _look(self, within_s: float = 0.0) -> None:
+        if not self.log.storage.local:
+            if self._now() - self._looked_at < within_s:
+                return
+        elif not self.log.has_news():
+            return
+        self.log.refresh()
+        self._looked_at = self._now()  # not of a look that failed
 
     def _note(self) -> OutputNote:
         state = self.log.stream(_STREAM)

@@ -10,13 +10,15 @@ Invariants
    that of a list.
 2. A white list: a part that is not known is refused by its name, whether it would do harm or not.
 3. Depth and size are limited, so whoever walks a plan may recurse.
+4. A continual task is the whole plan, or no part of it: it is run by itself, and not as an operator.
+5. A function of Python is a name here. What it stands for is in the process that gave it, and in no text.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from spark_timely.errors import InvalidUsageError, shown
@@ -30,6 +32,7 @@ __all__ = [
     "ConsolidateNode",
     "DistinctNode",
     "FilterNode",
+    "FunctionNode",
     "ImportNode",
     "JoinNode",
     "LatestNode",
@@ -37,10 +40,14 @@ __all__ = [
     "Node",
     "Plan",
     "SelectNode",
+    "TaskNode",
     "TopNode",
+    "functions_of",
     "imports_of",
+    "is_task",
     "parse_plan",
     "plan_text",
+    "with_functions",
 ]
 
 MAX_DEPTH: Final = 64
@@ -53,6 +60,12 @@ _ROOT: Final = "plan"
 _KINDS: Final = ("count", "sum", "avg", "min", "max")
 _Value: TypeAlias = tuple[str, str, str | None]
 _Order: TypeAlias = tuple[str, str]
+_Expected: TypeAlias = tuple[str, str, str]
+
+# How a body sees a log: as one of its inputs, or of its references.
+_INPUTS: Final = ("inserts", "deletes")
+_REFERENCES: Final = ("contents", "newest")
+_OTHERWISE: Final = ("fail", "drop", "dead_letter")
 
 
 class Node:
@@ -436,6 +449,121 @@ class AsUpdatesNode(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionNode(Node):
+    """What a function of Python makes of each row, as `Stream.map` has it.
+
+    Attributes
+    ----------
+    of : Node
+    name : str
+        Of the function, as the process that gave it calls it.
+    """
+
+    of: Node
+    name: str
+    op: ClassVar[str] = "function"
+
+    def __post_init__(self) -> None:
+        """Check what was given."""
+        _check_name(self, "name", self.name)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """What the function is given."""
+        return (self.of,)
+
+    def parts(self) -> dict[str, object]:
+        """Return the name."""
+        return {"name": self.name}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskNode(Node):
+    """A continual task: SQL that is run at each time at which an input has rows. It is the root of its plan.
+
+    What the parts mean is said by `spark_timely.ContinualTask`. What it reads has the names of imports.
+
+    Attributes
+    ----------
+    sql : str
+        The body.
+    reads : tuple of (str, str)
+        Import, and how the body sees it: ``inserts`` or ``deletes`` of an input, ``contents`` or ``newest`` of a
+        reference. Kept in the order of their names. In JSON two objects, ``inputs`` and ``references``; a list of
+        names is short for inserts, and for contents.
+    as_of : int or str
+        ``earliest``, ``latest``, or a time as JSON has it.
+    snapshot, forgotten : bool
+    expect : tuple of (str, str, str)
+        Name, condition, and what becomes of a row for which it does not hold; kept in the order of their names.
+    functions : tuple of str
+    replaces : str or None
+
+    Examples
+    --------
+    >>> task = TaskNode("SELECT * FROM orders JOIN rates USING (k)", (("rates", "contents"), ("orders", "inserts")))
+    >>> Plan(task).imports, task.reads
+    (('orders', 'rates'), (('orders', 'inserts'), ('rates', 'contents')))
+    """
+
+    sql: str
+    reads: tuple[tuple[str, str], ...]
+    as_of: int | str = "earliest"
+    snapshot: bool = False
+    forgotten: bool = False
+    expect: tuple[_Expected, ...] = ()
+    functions: tuple[str, ...] = ()
+    replaces: str | None = None
+    op: ClassVar[str] = "task"
+
+    def __post_init__(self) -> None:
+        """Check and sort what was given."""
+        _check_name(self, "sql", self.sql)
+        _check_names(self, "names", tuple(name for name, _ in self.reads))
+        for name, how in self.reads:
+            if how not in (*_INPUTS, *_REFERENCES):
+                raise _wrong(self, f"{name}={shown(how)}", f"choose among {', '.join((*_INPUTS, *_REFERENCES))}")
+        if not any(how in _INPUTS for _, how in self.reads):
+            raise _wrong(self, "no inputs", "name at least one: the task writes where an input has rows")
+        if isinstance(self.as_of, bool) or not isinstance(self.as_of, int | str):
+            raise _wrong(self, f"as_of={shown(self.as_of)}", "say 'earliest', 'latest' or a time")
+        for flag in ("snapshot", "forgotten"):
+            if not isinstance(getattr(self, flag), bool):
+                raise _wrong(self, f"{flag}={shown(getattr(self, flag))}", "say true or false")
+        _check_names(self, "expect", tuple(name for name, _, _ in self.expect))
+        for name, condition, otherwise in self.expect:
+            _check_name(self, f"expect[{name!r}]", condition)
+            if otherwise not in _OTHERWISE:
+                raise _wrong(self, f"expect[{name!r}]={shown(otherwise)}", f"choose among {', '.join(_OTHERWISE)}")
+        _check_names(self, "functions", self.functions)
+        if self.replaces is not None:
+            _check_name(self, "replaces", self.replaces)
+        object.__setattr__(self, "reads", tuple(sorted(self.reads)))
+        object.__setattr__(self, "expect", tuple(sorted(self.expect)))
+        object.__setattr__(self, "functions", tuple(sorted(self.functions)))
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """What it reads: imports."""
+        return tuple(ImportNode(name) for name, _ in self.reads)
+
+    def parts(self) -> dict[str, object]:
+        """Return the body, what it reads, and the options that are not as usual."""
+        references = {name: how for name, how in self.reads if how in _REFERENCES}
+        options: dict[str, object] = {
+            "references": references,
+            "snapshot": self.snapshot,
+            "forgotten": self.forgotten,
+            "expect": {name: [condition, otherwise] for name, condition, otherwise in self.expect},
+            "functions": list(self.functions),
+            "replaces": self.replaces,
+        }
+        said = {name: value for name, value in options.items() if value}
+        begins = {} if self.as_of == "earliest" else {"as_of": self.as_of}
+        return {"sql": self.sql, "inputs": {name: how for name, how in self.reads if how in _INPUTS}, **begins, **said}
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a dataflow computes.
 
@@ -461,6 +589,10 @@ class Plan:
                 raise InvalidUsageError(msg, hint="give nodes of spark_timely.compute.plan")
             if depth > MAX_DEPTH or number >= MAX_NODES:
                 raise _too_large(place, None if depth > MAX_DEPTH else number + 1)
+            if isinstance(node, TaskNode) and depth > 1:  # invariant 4
+                msg = f"could not plan a dataflow: found a continual task at {place}, which other operators read"
+                hint = "make a dataflow of the task alone, and another one that imports its export"
+                raise InvalidUsageError(msg, hint=hint, context={"node": place})
 
     @property
     def text(self) -> str:
@@ -484,6 +616,59 @@ def imports_of(plan: Plan, /) -> tuple[str, ...]:
     return tuple(sorted({node.name for _, _, node in _walked(plan.root) if isinstance(node, ImportNode)}))
 
 
+def functions_of(plan: Plan, /) -> tuple[str, ...]:
+    """Return the names of the functions of Python that a plan calls, sorted, each once.
+
+    Examples
+    --------
+    >>> functions_of(Plan(DistinctNode(FunctionNode(ImportNode("words"), "loud"))))
+    ('loud',)
+    """
+    return tuple(sorted({node.name for _, _, node in _walked(plan.root) if isinstance(node, FunctionNode)}))
+
+
+def is_task(text: str, /) -> bool:
+    """Return whether the text of a plan is that of a continual task; of a plan that cannot be read it is not.
+
+    Examples
+    --------
+    >>> is_task(Plan(TaskNode("SELECT * FROM a", (("a", "inserts"),))).text), is_task('{"op": "magic"}')
+    (True, False)
+    """
+    found = json.loads(text)
+    return isinstance(found, dict) and found.get("op") == TaskNode.op
+
+
+def with_functions(plan: Plan, names: Mapping[str, str], /) -> Plan:
+    """Return a plan whose functions of Python have other names.
+
+    Parameters
+    ----------
+    plan : Plan
+    names : mapping of str to str
+        Of all functions that it calls.
+
+    Examples
+    --------
+    >>> with_functions(Plan(FunctionNode(ImportNode("words"), "loud")), {"loud": "loud 1"}).root
+    FunctionNode(of=ImportNode(name='words'), name='loud 1')
+    """
+    return Plan(_with_functions(plan.root, names)) if functions_of(plan) else plan
+
+
+def _with_functions(node: Node, names: Mapping[str, str]) -> Node:
+    changed: dict[str, Any] = {}
+    for part in ("of", "left", "right"):  # where nodes have their inputs
+        found = getattr(node, part, None)
+        if isinstance(found, Node):
+            changed[part] = _with_functions(found, names)
+        elif found is not None:
+            changed[part] = tuple(_with_functions(each, names) for each in found)
+    if isinstance(node, FunctionNode):
+        changed["name"] = names[node.name]
+    return replace(node, **changed) if changed else node  # type: ignore[type-var]  # each node is a dataclass
+
+
 def _walked(root: Node) -> Iterator[tuple[str, int, Node]]:
     """Yield place, depth and node of all nodes of a tree."""
     waiting = [(_ROOT, 1, root)]
@@ -502,6 +687,9 @@ def places(place: str, node: Node) -> list[tuple[str, Node]]:
     >>> places("plan", JoinNode(ImportNode("a"), ImportNode("b"), ("k",)))[1][0]
     'plan.of[1]'
     """
+    if isinstance(node, TaskNode):
+        parts = ["inputs" if how in _INPUTS else "references" for _, how in node.reads]
+        return [(f"{place}.{part}", each) for part, each in zip(parts, node.inputs, strict=True)]
     listed = isinstance(node, JoinNode | ConcatNode)
     return [(f"{place}.of[{i}]" if listed else f"{place}.of", each) for i, each in enumerate(node.inputs)]
 
@@ -521,7 +709,7 @@ def plan_text(plan: Plan, /) -> str:
 
 
 def _json_of(node: Node) -> dict[str, object]:
-    inputs = [_json_of(each) for each in node.inputs]
+    inputs = [] if isinstance(node, TaskNode) else [_json_of(each) for each in node.inputs]
     below: dict[str, object] = {}
     if inputs:
         below["of"] = inputs if isinstance(node, JoinNode | ConcatNode) else inputs[0]
@@ -662,6 +850,37 @@ class _Facts:
             found.append((name, value[0], value[1] if len(value) == 2 else None))
         return tuple(found)
 
+    def shown_logs(self, name: str, usual: str) -> tuple[tuple[str, str], ...]:
+        """Return names of what a task reads, each with how it is seen."""
+        hint = f'give names, or an object such as {{"orders": "{usual}"}}'
+        found = self._left.pop(name, {})
+        given = dict.fromkeys(found, usual) if _are_texts(found) else found
+        if not isinstance(given, dict) or not _are_texts(list(given.values())) or len(given) != len(found):
+            raise _misread(self._place, f"{name}={shown(found)}", hint)
+        known = _INPUTS if usual in _INPUTS else _REFERENCES
+        wrong = next((how for how in given.values() if how not in known), None)
+        if wrong is not None:
+            raise _misread(self._place, f"{name} shown as {shown(wrong)}", f"choose among {', '.join(known)}")
+        return tuple(given.items())
+
+    def begins(self) -> int | str:
+        """Return when a task begins."""
+        value = self._left.pop("as_of", "earliest")
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise _misread(self._place, f"as_of={shown(value)}", "say 'earliest', 'latest' or a time")
+        return value
+
+    def expected(self) -> tuple[_Expected, ...]:
+        """Return conditions on what a task writes."""
+        found: list[_Expected] = []
+        for name, value in (self._take("expect", dict, "an object") if self.has("expect") else {}).items():
+            each = [value, "fail"] if isinstance(value, str) else value
+            if not _are_texts(each) or len(each) != 2:
+                hint = 'give a condition, or a condition and what becomes of other rows: ["n > 0", "drop"]'
+                raise _misread(self._place, f"expect {name}={shown(value)}", hint)
+            found.append((name, each[0], each[1]))
+        return tuple(found)
+
     def of(self) -> Node:
         """Return the input."""
         return self._node(self._take("of", dict, "a node"), f"{self._place}.of")
@@ -696,6 +915,20 @@ def _read_aggregate(facts: _Facts) -> Node:
     return AggregateNode(facts.of(), facts.texts("by"), facts.values(), over)
 
 
+def _read_task(facts: _Facts) -> Node:
+    reads = (*facts.shown_logs("inputs", "inserts"), *facts.shown_logs("references", "contents"))
+    return TaskNode(
+        facts.text("sql"),
+        reads,
+        facts.begins(),
+        snapshot=facts.flag("snapshot") if facts.has("snapshot") else False,
+        forgotten=facts.flag("forgotten") if facts.has("forgotten") else False,
+        expect=facts.expected(),
+        functions=facts.texts("functions") if facts.has("functions") else (),
+        replaces=facts.text("replaces") if facts.has("replaces") else None,
+    )
+
+
 _READ: Final[Mapping[str, Callable[[_Facts], Node]]] = {
     "import": lambda facts: ImportNode(facts.text("name")),
     "filter": lambda facts: FilterNode(facts.of(), facts.text("where")),
@@ -709,7 +942,13 @@ _READ: Final[Mapping[str, Callable[[_Facts], Node]]] = {
     "as_updates": lambda facts: AsUpdatesNode(facts.of(), facts.text("diff") if facts.has("diff") else None),
     "negate": lambda facts: NegateNode(facts.of()),
     "consolidate": lambda facts: ConsolidateNode(facts.of()),
+    "function": lambda facts: FunctionNode(facts.of(), facts.text("name")),
+    "task": _read_task,
 }
+
+
+def _are_texts(found: object) -> bool:
+    return isinstance(found, list) and all(isinstance(each, str) for each in found)
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from spark_timely.log.store.storage import TableStorage
     from spark_timely.time.arrays import BoolArray, IntArray
 
-__all__ = ["AsOf", "TaskEngine", "TaskPlan", "check_roles", "consumer_of", "held_back_by"]
+__all__ = ["MOST_BYTES", "MOST_TIMES", "AsOf", "TaskEngine", "TaskPlan", "check_roles", "consumer_of", "held_back_by"]
 
 _log = masked_logger("spark_timely.continual")
 
@@ -77,9 +77,9 @@ _ASK_S: Final = 1.0
 MOST_TIMES: Final = 1000
 """Write times of a step at most."""
 
-# Of files of inputs that a step of several times reads at most; and of references, times the times that they are
-# multiplied out over.
-_MOST_BYTES: Final = 1 << 30
+MOST_BYTES: Final = 1 << 30
+"""Of files of inputs that a step of several times reads at most; and of references, times the times that they are
+multiplied out over."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +228,8 @@ class TaskEngine:
         self.name = plan.name
         self.plan = plan
         self._most_times = self._at_once = most_times if plan.together else 1
+        # May be changed between two steps.
+        self.most_bytes = MOST_BYTES
         self._sink = sink
         self._bodies = bodies
         self._logs = dict(logs)
@@ -397,7 +399,7 @@ class TaskEngine:
         times = decided.ready(self._at_once)
         most = times.shape[0]
         for source in self.plan.sources:  # one turn per source
-            bounds, room = self._files[source.path]().bounds, _MOST_BYTES
+            bounds, room = self._files[source.path]().bounds, self.most_bytes
             if source.is_input:
                 read = np.flatnonzero(~bounds.known | (bounds.maxima[:, 0] >= first))
                 begins = np.where(bounds.known[read], bounds.minima[read, 0], self._least)

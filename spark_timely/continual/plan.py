@@ -9,6 +9,7 @@ Invariants
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
@@ -17,17 +18,79 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_timely.errors import OperatorError
+    from spark_timely.log import Log
     from spark_timely.log.files.format import LogFormat, LogKind
     from spark_timely.log.machine.state import DataFile
     from spark_timely.log.store.storage import Storage, TableStorage
     from spark_timely.time.arrays import IntArray
     from spark_timely.time.domain import TimeDomain
 
-__all__ = ["Bodies", "Expectation", "Shown", "SourcePlan", "StepPlan", "StepResult", "TaskSource"]
+__all__ = [
+    "Bodies",
+    "Deletes",
+    "Expectation",
+    "Newest",
+    "Shown",
+    "SourcePlan",
+    "StepPlan",
+    "StepResult",
+    "TaskSource",
+    "deletes",
+    "newest",
+]
 
 Shown: TypeAlias = Literal["inserts", "deletes", "contents", "newest"]
 """What a body sees of a log: rows added at a time, rows taken away at it, what is there as of it, or what is there now.
 """
+
+
+@dataclass(frozen=True)
+class Deletes:
+    """An input that shows the rows which a collection loses: made by `deletes`."""
+
+    log: str | os.PathLike[str] | Log
+
+
+def deletes(log: str | os.PathLike[str] | Log, /) -> Deletes:
+    """Let a task have the rows that a collection loses at a time as its input, each as often as it is taken away.
+
+    They make write times of their own. Of a stream log nothing is ever taken away.
+
+    Parameters
+    ----------
+    log : path or Log
+
+    Examples
+    --------
+    >>> deletes("/data/accounts")
+    Deletes(log='/data/accounts')
+    """
+    return Deletes(log)
+
+
+@dataclass(frozen=True)
+class Newest:
+    """A reference that shows the newest complete contents of a log: made by `newest`."""
+
+    log: str | os.PathLike[str] | Log
+
+
+def newest(log: str | os.PathLike[str] | Log, /) -> Newest:
+    """Let a task see what a log contains when it writes, in place of what it contained as of the time that it writes.
+
+    Nothing waits for such a reference. What is written says in its note which contents it saw; evaluated again it may
+    see others. All times of one commit see the same.
+
+    Parameters
+    ----------
+    log : path or Log
+
+    Examples
+    --------
+    >>> newest("/data/rates")
+    Newest(log='/data/rates')
+    """
+    return Newest(log)
 
 
 @dataclass(frozen=True, slots=True)

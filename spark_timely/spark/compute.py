@@ -1,12 +1,14 @@
 """A compute instance on Spark: large steps, copies and peeks that must scan are jobs of a session.
 
 Commands, uppers, appends and small jobs need the storage where the instance runs, which is this process: on Spark
-Connect the client. That both see the same storage is checked once, at the start.
+Connect the client. That both see the same storage is checked before the instance is taken over, and of each further
+session before it is used.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -17,23 +19,30 @@ from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.place import Place
 from spark_timely.compute.drive.working import Working
 from spark_timely.datasource.retaining import RetainedPosition
-from spark_timely.errors import InvalidUsageError, OperatorError, TimelyError, shown
+from spark_timely.errors import InvalidUsageError, TimelyError, shown
 from spark_timely.log.log import Log, open_log
+from spark_timely.masking import masked_logger
 from spark_timely.spark.base.worker import settle_worker
+from spark_timely.spark.compute_jobs import Jobs
 from spark_timely.spark.copy_to import copy_to
 from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
+from spark_timely.spark.instance_tasks import InstanceTasks
 from spark_timely.spark.peek_job import peek_job
 from spark_timely.time.text import parse_duration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_timely.answers.plan import PeekPlan
     from spark_timely.compute.response import Response
     from spark_timely.dataflow.engine.arranged import RunTasks
 
 __all__ = ["ComputeInstance"]
 
+_log = masked_logger("spark_timely.compute")
+
 _RETAINED: Final = "7 days"
+_CLOSE_S: Final = 30.0
 _MOST_KEPT: Final = 512
 
 
@@ -61,6 +70,14 @@ class ComputeInstance(Handle):
         Storage options of logs elsewhere, by path.
     on_response : callable, optional
         Is called with each response, in order.
+    new_session : callable, optional
+        Makes another session where this one was stopped, or its server does not have it any more. Without it such an
+        instance waits for `use_session`.
+
+    Raises
+    ------
+    InvalidUsageError
+        If the executors do not see the storage of the instance. Then whoever maintains it continues.
 
     Examples
     --------
@@ -85,31 +102,38 @@ class ComputeInstance(Handle):
         storage_options: Mapping[str, str] | None = None,
         options_of: Mapping[str, Mapping[str, str]] | None = None,
         on_response: Callable[[Response], object] | None = None,
+        new_session: Callable[[], SparkSession] | None = None,
     ) -> None:
-        self._spark = spark
+        # Whether the storage of sessions matters: a follower writes nothing by them.
+        self._looks = not read_only
+        self._jobs = Jobs(
+            spark, str(directory), new_session=new_session, check=self._look_at, on_renewed=self._try_again
+        )
         self._tasks: dict[str, SparkTasks] = {}
         working = Working(
             self._tasks_of,
             catalog_of,
             copy=self._copy,
-            job=lambda plan: peek_job(self._live())(plan),
+            job=self._peeked,
             retain=None if retain is None else partial(_retained, retain),
-        )
-        super().__init__(
-            directory,
-            working,
-            read_only=read_only,
-            moved=moved,
-            storage_options=storage_options,
-            options_of=options_of,
-            on_response=on_response,
+            task_bodies=InstanceTasks(self._jobs),
+            check=self._check,
         )
         try:
-            if not read_only:
-                _check_storage(spark, self.place)
+            super().__init__(
+                directory,
+                working,
+                read_only=read_only,
+                moved=moved,
+                storage_options=storage_options,
+                options_of=options_of,
+                on_response=on_response,
+            )
         except BaseException:
-            self.close()
+            self._jobs.end()
             raise
+
+    # Sessions ------------------------------------------------------------------------------------
 
     def use_session(self, spark: SparkSession, /) -> None:
         """Continue with another session: the one before was stopped, or lost. What failed for that is tried again.
@@ -119,51 +143,91 @@ class ComputeInstance(Handle):
         InvalidUsageError
             If its executors do not see the storage of the instance.
         """
-        if not self._driver.read_only:
-            _check_storage(spark, self.place)
-        self._spark, self._tasks = spark, {}
+        self._look_at(spark)
+        self._jobs.use(spark)
         self._driver.try_again()
 
-    def _live(self) -> SparkSession:
-        """Return the session.
+    def _check(self, place: Place) -> None:
+        """Refuse to take the instance over where the executors see other storage."""
+        self._looks = True
+        self._jobs.run("check", lambda spark: _check_storage(spark, place), again=True)
 
-        Raises
-        ------
-        OperatorError
-            If it was stopped.
-        """
-        stopped = getattr(self._spark, "is_stopped", None)
-        if stopped is None:  # a classic one cannot be asked: one that was stopped has lost its context
-            try:
-                stopped = not self._spark.sparkContext.applicationId
-            except AttributeError:
-                stopped = True
-        if stopped:
-            msg = (
-                f"could not run a job for the instance in {self.place.directory!r}: found the session of Spark stopped"
-            )
-            raise OperatorError(msg, hint="make another session, and hand it over with use_session")
-        return self._spark
+    def _look_at(self, spark: SparkSession) -> None:
+        if self._looks:
+            _check_storage(spark, self.place)
+
+    def _try_again(self) -> None:
+        driver = getattr(self, "_driver", None)
+        if driver is not None:  # else nothing has begun yet
+            driver.try_again()
+
+    # Jobs ----------------------------------------------------------------------------------------
 
     def _tasks_of(self, name: str, options: Mapping[str, Mapping[str, str]]) -> RunTasks:
         """Return what runs the tasks of a dataflow."""
-        spark, kept = self._live(), self._tasks
+        self._jobs.check()
+        kept = self._tasks
         # What is small never waits for the jobs of others: no query of Spark has to hear whether it was stopped.
-        found = kept.pop(name, None) or SparkTasks(spark, options, here_s=math.inf)
+        found = kept.pop(name, None) or SparkTasks(partial(self._jobs.run, name), options, here_s=math.inf)
         kept[name] = found
         while len(kept) > _MOST_KEPT:  # of subscribes that came and went
             kept.pop(next(iter(kept)), None)
         return found
 
+    def _peeked(self, plan: PeekPlan) -> pa.Table:
+        return self._jobs.run("peeks", lambda spark: peek_job(spark)(plan), fresh=True, again=True)
+
     def _copy(self, path: str, folder: str, as_of: object, details: Mapping[str, object]) -> int:
-        return copy_to(
-            self._live(),
-            path,
-            folder,
-            as_of=as_of,  # type: ignore[arg-type]
-            format=str(details.get("format", "parquet")),  # type: ignore[arg-type]
-            storage_options=self.place.options(path) or None,
-        )
+        def copy(spark: SparkSession) -> int:
+            return copy_to(
+                spark,
+                path,
+                folder,
+                as_of=as_of,  # type: ignore[arg-type]
+                format=str(details.get("format", "parquet")),  # type: ignore[arg-type]
+                storage_options=self.place.options(path) or None,
+            )
+
+        return self._jobs.run("copies", copy, fresh=True)
+
+    # The end -------------------------------------------------------------------------------------
+
+    def close(self, *, timeout_s: float = _CLOSE_S) -> None:
+        """End it; what is maintained continues with the next start. May be called again.
+
+        Parameters
+        ----------
+        timeout_s : float
+            How long steps, copies and peeks that run may take to end by themselves. Their jobs are interrupted then,
+            and nothing of them is appended: the next start takes these steps again. A job that Spark does not end
+            within ten seconds more is left behind, which a warning says.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the time is none, or it is called in `on_response`.
+        """
+        if not timeout_s >= 0:
+            msg = f"could not close the instance in {self.place.directory!r}: found timeout_s={shown(timeout_s)}"
+            raise InvalidUsageError(msg, hint="give a number of seconds, 0 or more")
+        closed = threading.Event()
+
+        def interrupt() -> None:
+            if closed.wait(None if math.isinf(timeout_s) else timeout_s):
+                return
+            left = self._jobs.interrupt()
+            if left:
+                names = ", ".join(sorted(map(repr, left)))
+                _log.warning("the instance in %r is closed; jobs of Spark still run: %s", self.place.directory, names)
+
+        waiting = threading.Thread(target=interrupt, name="spark_timely-close", daemon=True)
+        waiting.start()
+        try:
+            super().close()
+        finally:
+            closed.set()
+            waiting.join()
+        self._jobs.end()
 
 
 def _retained(length: str, log: Log, consumer: str) -> RetainedPosition:

@@ -37,7 +37,17 @@ from spark_timely.continual.engine import (
     source_plan,
 )
 from spark_timely.continual.many import ManyBody, many_times
-from spark_timely.continual.plan import Expectation, Shown, SourcePlan, StepPlan, TaskSource
+from spark_timely.continual.plan import (
+    Deletes,
+    Expectation,
+    Newest,
+    Shown,
+    SourcePlan,
+    StepPlan,
+    TaskSource,
+    deletes,
+    newest,
+)
 from spark_timely.dataflow.body import Body
 from spark_timely.dataflow.fingerprint import FINGERPRINT
 from spark_timely.dataflow.logs import Sink, least_time
@@ -71,55 +81,6 @@ __all__ = ["ContinualTask", "Deletes", "Difference", "Newest", "deletes", "newes
 _log = masked_logger("spark_timely.continual")
 
 _OTHERWISE: Final = ("fail", "drop", "dead_letter")
-
-
-@dataclass(frozen=True)
-class Deletes:
-    """An input that shows the rows which a collection loses: made by `deletes`."""
-
-    log: str | os.PathLike[str] | Log
-
-
-def deletes(log: str | os.PathLike[str] | Log, /) -> Deletes:
-    """Let a task have the rows that a collection loses at a time as its input, each as often as it is taken away.
-
-    They make write times of their own. Of a stream log nothing is ever taken away.
-
-    Parameters
-    ----------
-    log : path or Log
-
-    Examples
-    --------
-    >>> deletes("/data/accounts")
-    Deletes(log='/data/accounts')
-    """
-    return Deletes(log)
-
-
-@dataclass(frozen=True)
-class Newest:
-    """A reference that shows the newest complete contents of a log: made by `newest`."""
-
-    log: str | os.PathLike[str] | Log
-
-
-def newest(log: str | os.PathLike[str] | Log, /) -> Newest:
-    """Let a task see what a log contains when it writes, in place of what it contained as of the time that it writes.
-
-    Nothing waits for such a reference. What is written says in its note which contents it saw; evaluated again it may
-    see others. All times of one commit see the same.
-
-    Parameters
-    ----------
-    log : path or Log
-
-    Examples
-    --------
-    >>> newest("/data/rates")
-    Newest(log='/data/rates')
-    """
-    return Newest(log)
 
 
 @dataclass(frozen=True, slots=True)

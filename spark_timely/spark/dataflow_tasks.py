@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 
 StorageOptions = Mapping[str, Mapping[str, str]]
+InSession = Callable[[Callable[["SparkSession"], list[TaskResult]]], list[TaskResult]]
 
 _log = logging.getLogger("spark_timely.dataflow")
 
@@ -219,8 +220,8 @@ class SparkTasks:
 
     Parameters
     ----------
-    spark : pyspark.sql.SparkSession
-        Classic or Connect.
+    spark : pyspark.sql.SparkSession or callable
+        Classic or Connect; or what calls a function with one, and returns what that gives.
     storage_options : mapping
         By path of the log.
     workers : int, optional
@@ -236,7 +237,7 @@ class SparkTasks:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | InSession,
         storage_options: StorageOptions,
         workers: int | None = None,
         *,
@@ -244,7 +245,7 @@ class SparkTasks:
         here_s: float = _DRIVER_S,
         now: Callable[[], float] = monotonic.monotonic,
     ) -> None:
-        self._spark = spark
+        self._in_session: InSession = spark if callable(spark) else lambda act: act(spark)
         self._workers = workers
         self._storage_options = {path: dict(options) for path, options in storage_options.items()}
         self._driver_bytes = max_bytes_in_driver
@@ -258,7 +259,7 @@ class SparkTasks:
         if here is not None:
             return here
         self._here_since = None
-        return self._run_in_spark(outputs, tasks)
+        return self._in_session(lambda spark: self._run_in_spark(spark, outputs, tasks))
 
     def _fits_here(self, outputs: Sequence[OutputPlan], tasks: Sequence[Task]) -> bool:
         return (
@@ -292,7 +293,9 @@ class SparkTasks:
                 discard(outputs[task.output].storage, future.result().files)
         return None
 
-    def _run_in_spark(self, outputs: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult]:
+    def _run_in_spark(
+        self, spark: SparkSession, outputs: Sequence[OutputPlan], tasks: Sequence[Task]
+    ) -> list[TaskResult]:
         found: dict[int, TaskResult] = {}
         kinds = [
             "sql" if outputs[task.output].evaluation == "sql" else "whole" if task.piece is None else "shuffled"
@@ -301,11 +304,11 @@ class SparkTasks:
         for kind, run in (("whole", self._run_whole), ("shuffled", self._run_shuffled), ("sql", self._run_sql)):
             numbers = [number for number, each in enumerate(kinds) if each == kind]
             if numbers:
-                results = run(list(outputs), [tasks[number] for number in numbers])
+                results = run(spark, list(outputs), [tasks[number] for number in numbers])
                 found.update(zip(numbers, results, strict=True))
         return [found[number] for number in range(len(tasks))]
 
-    def _run_whole(self, plans: list[OutputPlan], todo: list[Task]) -> list[TaskResult]:
+    def _run_whole(self, spark: SparkSession, plans: list[OutputPlan], todo: list[Task]) -> list[TaskResult]:
         options = self._storage_options
 
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -316,22 +319,22 @@ class SparkTasks:
                     yield pa.RecordBatch.from_pylist([{"task": number, "result": pickle.dumps(result)}])
 
         n = len(todo)
-        found = self._spark.range(0, n, 1, partitions_of(todo)).mapInArrow(work, _RESULTS).collect()
+        found = spark.range(0, n, 1, partitions_of(todo)).mapInArrow(work, _RESULTS).collect()
         results = {int(row["task"]): pickle.loads(bytes(row["result"])) for row in found}
         if len(found) != n or len(results) != n:
             msg = f"a job of {n} tasks gave {len(found)} results, invariant 1 of dataflow.tasks"
             raise TimelyInternalError(msg)
         return [results[number] for number in range(n)]
 
-    def _run_sql(self, plans: list[OutputPlan], todo: list[Task]) -> list[TaskResult]:
+    def _run_sql(self, spark: SparkSession, plans: list[OutputPlan], todo: list[Task]) -> list[TaskResult]:
         """Run each range as a job of DataFrames."""
         found = []
         for task in todo:  # one turn per output
             n_tasks = self._workers or default_splits(task.size_bytes)
-            found.append(run_sql(self._spark, task, plans[task.output], self._storage_options, n_tasks))
+            found.append(run_sql(spark, task, plans[task.output], self._storage_options, n_tasks))
         return found
 
-    def _run_shuffled(self, plans: list[OutputPlan], todo: list[Task]) -> list[TaskResult]:
+    def _run_shuffled(self, spark: SparkSession, plans: list[OutputPlan], todo: list[Task]) -> list[TaskResult]:
         """Run tasks that are parts of pieces; bucket i of a piece is the result of its task i."""
         options = self._storage_options
         pieces = pieces_of(todo)
@@ -358,7 +361,7 @@ class SparkTasks:
                 yield pa.RecordBatch.from_pylist([row])
 
         n = len(todo)
-        parts = self._spark.range(0, n, 1, n).mapInArrow(part, _PARCELS)
+        parts = spark.range(0, n, 1, n).mapInArrow(part, _PARCELS)
         spread = parts.repartition(n, "piece", "bucket").sortWithinPartitions("piece", "bucket")
         found = spread.mapInArrow(merge, _BUCKETS).collect()
         results = {(row["piece"], row["bucket"]): pickle.loads(bytes(row["result"])) for row in found}

@@ -21,10 +21,12 @@ from spark_timely.answers.peek import peek
 from spark_timely.compute.command import AllowCompaction, CreateDataflow, Schedule, parse_command
 from spark_timely.compute.command_log import CommandLog
 from spark_timely.compute.drive import driver as drivers
-from spark_timely.compute.drive.driver import Driver
+from spark_timely.compute.drive import peeks, subscribes, upkeep
 from spark_timely.compute.drive.handle import Batches, Handle
 from spark_timely.compute.drive.hosted import Hosted
+from spark_timely.compute.drive.hosting import Hosting
 from spark_timely.compute.drive.place import Place
+from spark_timely.compute.drive.upkeep import Upkeep
 from spark_timely.compute.instance import Instance
 from spark_timely.compute.response import Dropped, Frontiers, Response, SubscribeBatch
 from spark_timely.errors import OperatorError, OwnershipError, TimelyError, WaitTimeoutError
@@ -361,7 +363,8 @@ class Story:
             reported = instance.frontier(id_)
             upper = INF if reported.is_empty else reported.elements[0][0]
             assert upper <= made.upper, f"{id_} is at {upper}, its input at {made.upper}"
-            (since,) = instance._driver.instance.allowed(id_).elements[0]
+            # As of the leader: a follower learns a moment later what may be forgotten.
+            (since,) = self.instance._driver.instance.allowed(id_).elements[0]
             last = int(min(made.upper, 40)) - 1
             times = range(since, last + 1)
             for time in sorted({*times[-2:], *times[:1], *(self.rng.sample(times, 1) if times else ())}):
@@ -426,7 +429,7 @@ def test_instance_gives_what_its_queries_say(tmp_path: Path, first: int) -> None
 
 
 def _peeks_the_time_before(patch: Patch) -> None:
-    patch.setattr(drivers, "written", lambda _, time: max(time[0] - 1, 0))
+    patch.setattr(peeks, "written", lambda _, time: max(time[0] - 1, 0))
 
 
 def _drops_are_not_written(patch: Patch) -> None:
@@ -448,7 +451,7 @@ def _not_written(patch: Patch, which: Callable[[object], bool]) -> None:
 
 
 def _older_start_does_not_look(patch: Patch) -> None:
-    patch.setattr(CommandLog, "is_mine", lambda _: True)
+    patch.setattr(CommandLog, "is_mine", lambda *_, **__: True)
 
 
 def _indexes_forget_all_that_is_complete(patch: Patch) -> None:
@@ -457,35 +460,35 @@ def _indexes_forget_all_that_is_complete(patch: Patch) -> None:
 
 
 def _subscribe_begins_again_with_each_engine(patch: Patch) -> None:
-    inner = Driver._let_go
+    inner = Hosting.let_go
 
-    def let_go(self: Driver, number: int, *, dropped: bool = False) -> None:
+    def let_go(self: Hosting, number: int, *, dropped: bool = False) -> None:
         inner(self, number, dropped=dropped)
-        self._subscriptions.clear()
+        self._on_moved.__self__._there.clear()  # type: ignore[attr-defined]
 
-    patch.setattr(Driver, "_let_go", let_go)
-    own = drivers.subscribe
+    patch.setattr(Hosting, "let_go", let_go)
+    own = subscribes.subscribe
 
     def begins(path: str, *, resume_from: object = None, **more: Any) -> Any:
         del resume_from
         return own(path, **{"as_of": 0, **more})
 
-    patch.setattr(drivers, "subscribe", begins)
+    patch.setattr(subscribes, "subscribe", begins)
 
 
 def _subscribe_has_no_contents(patch: Patch) -> None:
-    own = drivers.subscribe
-    patch.setattr(drivers, "subscribe", lambda path, **more: own(path, **{**more, "snapshot": False}))
+    own = subscribes.subscribe
+    patch.setattr(subscribes, "subscribe", lambda path, **more: own(path, **{**more, "snapshot": False}))
 
 
 def _follower_takes_nothing_up(patch: Patch) -> None:
-    patch.setattr(Driver, "_follow", lambda *_, **__: None)
+    patch.setattr(drivers, "follow", lambda *_, **__: None)
 
 
 def _what_is_used_is_swept(patch: Patch) -> None:
-    patch.setattr(drivers, "_GONE_S", 0.0)
+    patch.setattr(upkeep, "_GONE_S", 0.0)
     patch.setattr(drivers, "_UPKEEP_S", 0.0)
-    patch.setattr(Driver, "_delete", lambda _, folder: shutil.rmtree(folder, ignore_errors=True))
+    patch.setattr(Upkeep, "_delete", lambda _, folder: shutil.rmtree(folder, ignore_errors=True))
     patch.setattr(Place, "collections", property(lambda self: self.below("collections") + "/."))
 
 

@@ -37,6 +37,7 @@ def connect_session() -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.scheduler.mode", "FAIR")  # instances have pools then
     spark: SparkSession = builder.getOrCreate()
     spark_timely.register(spark)
     return spark

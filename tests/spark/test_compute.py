@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from spark_timely.errors import InvalidUsageError, OperatorError
 from spark_timely.log.log import create_log
 from spark_timely.spark import compute
 from spark_timely.spark.compute import ComputeInstance
+from spark_timely.spark.dataflow_tasks import SparkTasks
 from tests.modules import ROOT
 from tests.spark.connect_compute_job import EXPECTED, SCHEMA, TOTALS, append, main
 
@@ -87,7 +92,7 @@ def test_peek_and_copy_say_that_the_session_was_stopped(spark: SparkSession, tmp
     with ComputeInstance(spark, str(tmp_path / "instance")) as instance:
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
         instance.await_frontier("totals", 1)
-        instance._spark = Stopped()  # type: ignore[assignment]
+        instance._jobs._spark = Stopped()  # type: ignore[assignment]
         with pytest.raises(OperatorError, match="found the session of Spark stopped"):
             instance.copy_to("totals", str(tmp_path / "copy"), timeout_s=60)
         append(log, (2, 1, 1, 5), upper=3)
@@ -99,6 +104,97 @@ def test_peek_and_copy_say_that_the_session_was_stopped(spark: SparkSession, tmp
         instance.use_session(spark)
         instance.await_frontier("totals", 2)
         assert instance.copy_to("totals", str(tmp_path / "copy"), timeout_s=60) == 1
+        assert instance.show("errors").num_rows == 0
+
+
+def test_jobs_of_a_dataflow_are_in_a_pool_and_leave_their_thread_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    def pools(session: SparkSession) -> tuple[set[str], set[str]]:
+        """Return in which pools and with which tags the tasks of a job of two stages are."""
+
+        def look(batches: Any) -> Any:
+            for batch in batches:
+                own = TaskContext.get()
+                assert own is not None
+                found = [str(own.getLocalProperty(name)) for name in ("spark.scheduler.pool", "spark.job.tags")]
+                yield pa.RecordBatch.from_pylist([{"pool": found[0], "tags": found[1]}] * batch.num_rows)
+
+        first = session.range(0, 2, 1, 2).mapInArrow(look, "pool string, tags string").repartition(2)
+        both = first.mapInArrow(lambda batches: _with(look, batches), "pool string, tags string").collect()
+        return {row["pool"] for row in both}, {row["tags"] for row in both}
+
+    assert pools(spark)[0] == {"None"}
+    with ComputeInstance(spark, str(tmp_path / "instance")) as instance:
+        jobs = instance._jobs
+        (first,), (tags,) = jobs.run("a", pools)
+        (second,), _ = jobs.run("b", pools)
+        assert first.startswith("spark_timely-")
+        assert first != second
+        assert jobs._tag in tags
+        assert jobs.run("a", pools)[0] == {first}
+        assert jobs.run("copies", pools, fresh=True)[0] == {f"{jobs._pool}-copies"}
+        assert jobs.run("a", lambda session: session) is spark
+        left = jobs.run("a", lambda session: set(session.sparkContext.getJobTags()))
+        assert left == {jobs._tag}
+        spark.conf.set("spark.scheduler.pool", "mine")
+        try:
+            with ComputeInstance(spark, str(tmp_path / "other")) as other:
+                assert other._jobs.run("a", pools)[0] == {"mine"}
+        finally:
+            spark.conf.unset("spark.scheduler.pool")
+    assert pools(spark)[0] == {"None"}
+
+
+def _with(look: Any, batches: Any) -> Any:
+    """Return the rows of the stage before, and what a look at this one gives."""
+    kept = list(batches)
+    yield from kept
+    yield from look(kept)
+
+
+def test_close_interrupts_the_jobs_of_the_instance_and_no_others(spark: SparkSession, tmp_path: Path) -> None:
+    log = create_log(tmp_path / "orders", SCHEMA, minimum=(0,), kind="collection")
+    append(log, (1, 1, 1, 10), upper=2)
+    begun = tmp_path / "begun"
+
+    def slow(batches: Any) -> Any:
+        for batch in batches:
+            begun.with_name(f"begun-{os.getpid()}").touch()
+            time.sleep(600)
+            yield batch
+
+    class Slow(SparkTasks):
+        def _fits_here(self, *_: Any) -> bool:
+            return False
+
+        def _run_in_spark(self, session: SparkSession, outputs: Any, tasks: Any) -> Any:
+            found = super()._run_in_spark(session, outputs, tasks)  # what it wrote is not to stay
+            session.range(1).mapInArrow(slow, "id long").collect()
+            return found
+
+    kept, compute.SparkTasks = compute.SparkTasks, Slow  # type: ignore[misc]
+    others: list[Any] = []
+
+    def other() -> None:
+        time.sleep(0.5)
+        others.append(spark.range(2).repartition(2).count())
+
+    try:
+        instance = ComputeInstance(spark, str(tmp_path / "instance"))
+        instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
+        for _ in range(1200):
+            if list(tmp_path.glob("begun-*")):
+                break
+            time.sleep(0.05)
+        thread = threading.Thread(target=other)
+        thread.start()
+        instance.close(timeout_s=0)
+        thread.join()
+    finally:
+        compute.SparkTasks = kept  # type: ignore[misc]
+    assert others == [2]
+    assert not list((tmp_path / "instance" / "collections").rglob("_event=message/*.parquet"))
+    with ComputeInstance(spark, str(tmp_path / "instance")) as instance:
+        instance.await_frontier("totals", 1)
         assert instance.show("errors").num_rows == 0
 
 
@@ -132,6 +228,14 @@ with ComputeInstance(spark, str(folder / "instance")) as instance:
     instance.await_frontier("totals", 2)
     print("ROWS", rows(instance.peek("totals")), instance.copy_to("totals", str(folder / "copy"), timeout_s=120))
     print("BATCHES", [next(batches).upper.to_json() for _ in range(2)], instance.error)
+spark = session()
+with ComputeInstance(spark, str(folder / "instance"), new_session=session) as instance:
+    instance.await_frontier("totals", 2)
+    spark.stop()
+    append(log, (3, 1, 1, 5), upper=4)
+    instance.await_frontier("totals", 3)
+    print("ANEW", rows(instance.peek("totals")), instance.copy_to("totals", str(folder / "copy-2"), timeout_s=120))
+    print("ANEW", instance.show("errors").num_rows, instance._jobs.session() is not spark)
 """
 
 
@@ -143,3 +247,5 @@ def test_session_that_is_lost_is_named_and_another_continues(tmp_path: Path) -> 
     assert "found the session of Spark stopped" in done.stdout
     assert "ROWS [[1, 2, 15, 1]] 1" in done.stdout
     assert "BATCHES [[2], [3]] None" in done.stdout
+    assert "ANEW [[1, 3, 20, 1]] 1" in done.stdout
+    assert "ANEW 0 True" in done.stdout

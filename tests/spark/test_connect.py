@@ -16,6 +16,7 @@ from tests.faults.harness import Job, long_lane
 from tests.oracles import digest_model
 from tests.spark.connect import JOB_DEADLINE_S, ConnectJobs
 from tests.spark.connect_compute_job import EXPECTED as ANSWERS_OF_AN_INSTANCE
+from tests.spark.connect_compute_sessions_job import EXPECTED as SESSIONS_OF_AN_INSTANCE
 from tests.spark.connect_continual_job import enrich, updates, write_orders
 from tests.spark.connect_forgetting_job import check as check_forgetting
 from tests.spark.misuses import Shown, misuses
@@ -185,6 +186,10 @@ def test_what_went_back_is_refused_through_connect(jobs: ConnectJobs, case: Case
 
 def test_instance_answers_through_connect_as_on_classic(jobs: ConnectJobs, tmp_path: Path) -> None:
     assert jobs.run("connect_compute_job", tmp_path) == ANSWERS_OF_AN_INSTANCE
+
+
+def test_instance_has_pools_sessions_and_an_end_through_connect(jobs: ConnectJobs, tmp_path: Path) -> None:
+    assert jobs.run("connect_compute_sessions_job", tmp_path) == SESSIONS_OF_AN_INSTANCE
 
 
 def test_answers_through_connect(jobs: ConnectJobs, tmp_path: Path) -> None:

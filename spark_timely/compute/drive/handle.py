@@ -6,12 +6,14 @@ Whoever follows an instance needs no Spark: it answers peeks and subscribes from
 from __future__ import annotations
 
 import json
+import math
+import os
 import queue
 import threading
 import time as monotonic
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
@@ -27,11 +29,13 @@ from spark_timely.compute.command import (
     Schedule,
     UpdateConfiguration,
 )
-from spark_timely.compute.drive.driver import Driver, text_of_keys
+from spark_timely.compute.drive.driver import Driver
+from spark_timely.compute.drive.peeks import text_of_keys
 from spark_timely.compute.drive.place import Place, details_of
 from spark_timely.compute.drive.requests import Requests
+from spark_timely.compute.drive.task import beginning_of, settled
 from spark_timely.compute.drive.working import Working
-from spark_timely.compute.plan import Plan, imports_of, parse_plan
+from spark_timely.compute.plan import Plan, TaskNode, functions_of, imports_of, parse_plan, with_functions
 from spark_timely.compute.response import (
     CopyToResponse,
     Dropped,
@@ -40,9 +44,11 @@ from spark_timely.compute.response import (
     SubscribeBatch,
 )
 from spark_timely.compute.sql import plan_of_sql
+from spark_timely.continual.plan import Deletes, Newest
 from spark_timely.errors import (
     CanceledError,
     InvalidUsageError,
+    LogMissingError,
     MissingError,
     OperatorError,
     TimelyError,
@@ -50,12 +56,14 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.log import Log
+from spark_timely.log.store.storage import normal_path
 from spark_timely.masking import masked_logger
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from spark_timely.compute.drive.plans import Function
     from spark_timely.time.domain import FrontierLike, TimeLike
 
 __all__ = ["Batches", "Handle"]
@@ -63,7 +71,12 @@ __all__ = ["Batches", "Handle"]
 _log = masked_logger("spark_timely.compute")
 
 _END: Final = object()
+# Between two looks at requests on a disk; one into a store is paid for.
 _REQUESTS_S: Final = 0.25
+_FAR_REQUESTS_S: Final = 1.0
+# Batches of a subscribe that nobody has taken yet.
+_MOST_WAITING: Final = 64
+_MOST_WAITING_BYTES: Final = 64 << 20
 # As many turns look at everything that was there at the start.
 _SETTLED: Final = 2
 
@@ -74,6 +87,7 @@ class Batches:
     def __init__(self, handle: Handle, id_: str) -> None:
         self._handle, self.id = handle, id_
         self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._lock, self._n_waiting, self._waiting_bytes = threading.Lock(), 0, 0
         self._ended = False
 
     def __iter__(self) -> Iterator[SubscribeBatch]:
@@ -107,6 +121,10 @@ class Batches:
             self._ended = True
             raise found
         assert isinstance(found, SubscribeBatch)
+        had_room = self.has_room
+        self._count(found, -1)
+        if not had_room and self.has_room:
+            self._handle._driver.wake.set()
         if found.upper.is_empty:
             self.close()  # nothing comes any more
         if found.error is not None:
@@ -127,7 +145,20 @@ class Batches:
     ) -> None:
         self.close()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether another batch would be taken: nothing is read for one who lets 64 of them, or 64 MiB, lie."""
+        return self._n_waiting < _MOST_WAITING and self._waiting_bytes < _MOST_WAITING_BYTES
+
+    def _count(self, batch: SubscribeBatch, sign: int) -> None:
+        size = batch.updates.nbytes if isinstance(batch.updates, pa.Table) else 0
+        with self._lock:
+            self._n_waiting += sign
+            self._waiting_bytes += sign * size
+
     def _put(self, found: object) -> None:
+        if isinstance(found, SubscribeBatch):
+            self._count(found, 1)
         self._queue.put(found)
 
 
@@ -165,7 +196,9 @@ class Handle:
         on_response: Callable[[Response], object] | None = None,
     ) -> None:
         self.place = Place(str(directory), dict(storage_options or {}), dict(options_of or {}))
+        self._functions = working.functions
         self._driver = Driver(self.place, working, read_only=read_only, moved=moved)
+        self._driver.context.wants = self._has_room
         self._on_response = on_response
         self._changed = threading.Condition()
         self._answers: dict[str, PeekResponse] = {}
@@ -176,7 +209,8 @@ class Handle:
         self._batches: dict[str, Batches] = {}
         self._ended = False
         self._requests = Requests(self.place)
-        self._requests_at = 0.0
+        self._requests_at = -math.inf
+        self._requests_failed = False
         self._turns = 0
         self._thread = threading.Thread(target=self._run, name="spark_timely-instance", daemon=True)
         self._thread.start()
@@ -207,13 +241,17 @@ class Handle:
 
     def _take_requests(self) -> None:
         """Do what other processes asked for; a few looks in a second."""
-        if self._driver.read_only or monotonic.monotonic() - self._requests_at < _REQUESTS_S:
+        rest = _REQUESTS_S if self._requests.local else _FAR_REQUESTS_S
+        if self._driver.read_only or monotonic.monotonic() - self._requests_at < rest:
             return
-        self._requests_at = monotonic.monotonic()
         try:
             self._requests.take(self)
+            self._requests_failed = False
         except Exception as error:  # noqa: BLE001 - they stay, and are taken at another look
-            _log.warning("requests in %r cannot be taken: %s", self.place.directory, error)
+            say = _log.debug if self._requests_failed else _log.warning
+            say("requests in %r cannot be taken: %s", self.place.directory, error)
+            self._requests_failed = True
+        self._requests_at = monotonic.monotonic()  # after a look that took long, others come first
 
     def _drop_left(self) -> None:
         """Drop copies that ended after nobody waited any more."""
@@ -250,6 +288,11 @@ class Handle:
                     except Exception as error:  # noqa: BLE001 - whatever it is, the others are answered
                         _log.error("a response could not be handed out, the instance continues: %s", error)
             self._changed.notify_all()
+
+    def _has_room(self, id_: str) -> bool:
+        """Return whether whoever takes the batches of a subscribe would take another one."""
+        batches = self._batches.get(id_)
+        return batches is None or batches.has_room
 
     def _end_batches(self, batches: Batches) -> None:
         """Drop a subscribe whose batches nobody takes any more."""
@@ -312,6 +355,7 @@ class Handle:
         as_of: TimeLike | None = None,
         until: TimeLike | None = None,
         interactive: bool = False,
+        functions: Mapping[str, Function] | None = None,
     ) -> Dataflow:
         """Create a dataflow that is scheduled, and return it as it was created.
 
@@ -330,10 +374,33 @@ class Handle:
             Where it ends, exclusive.
         interactive : bool
             Whether it ends with this process.
+        functions : mapping of str to callable, optional
+            What the names of ``function`` nodes of the plan stand for: functions of pyarrow tables, as `Stream.map`
+            takes them. They are in this process alone, so only an interactive dataflow may have some.
+
+        Raises
+        ------
+        TimelyError
+            If it is refused. Then nothing was changed.
         """
-        given = dict(imports or {})
         logs: dict[str, Log] = {}
-        plan, reads = self._planned(name, query, given, logs)
+        plan, reads = self._planned(name, query, dict(imports or {}), logs)
+        return self._create(name, plan, reads, logs, exports, as_of, until, functions, interactive=interactive)
+
+    def _create(
+        self,
+        name: str,
+        plan: Plan,
+        reads: Sequence[Import],
+        logs: Mapping[str, Log],
+        exports: Sequence[Export],
+        as_of: TimeLike | None = None,
+        until: TimeLike | None = None,
+        functions: Mapping[str, Function] | None = None,
+        *,
+        interactive: bool = False,
+    ) -> Dataflow:
+        """Create a dataflow over logs that are open, by the names of its imports."""
         if not logs:
             msg = f"could not create dataflow {name!r}: found no imports"
             raise InvalidUsageError(msg, hint="name at least one collection in the query")
@@ -346,30 +413,80 @@ class Handle:
         domain = type(domain)(domain.types, tuple(least))
         begins = domain.minimum_frontier if as_of is None else Antichain.of(domain.parse_time(as_of))
         ends = Antichain.empty(domain.arity) if until is None else Antichain.of(domain.parse_time(until))
-        made = Dataflow(name, reads, plan.text, tuple(exports), begins, ends, domain, interactive)
-        if as_of is None:
-            made = self._driver.choose_as_of(made)
-        self._driver.handle(CreateDataflow(made), *(Schedule(export.id) for export in made.exports))
+        names = self._named(name, plan, functions or {}, interactive=interactive)
+        try:
+            plan = with_functions(plan, names)
+            if isinstance(plan.root, TaskNode):
+                plan = Plan(settled(plan.root, logs, domain, unwritten=self._unwritten(reads, logs)))
+            made = Dataflow(name, tuple(reads), plan.text, tuple(exports), begins, ends, domain, interactive)
+            if isinstance(plan.root, TaskNode):
+                if as_of is not None:
+                    msg = f"could not create dataflow {name!r}: found as_of={shown(as_of)} beside a continual task"
+                    raise InvalidUsageError(msg, hint="say it in the task: its as_of is its own")
+                made = made.at(beginning_of(plan.root, logs, self._output_of(made), domain))
+            elif as_of is None:
+                made = self._driver.choose_as_of(made)
+            self._driver.handle(CreateDataflow(made), *(Schedule(export.id) for export in made.exports))
+        except BaseException:
+            self._functions.forget(names.values())
+            raise
         return made
+
+    def _named(self, name: str, plan: Plan, functions: Mapping[str, Function], *, interactive: bool) -> dict[str, str]:
+        """Keep the functions of Python that a plan calls, and return the names under which they are kept."""
+        what, called = f"could not create dataflow {name!r}", functions_of(plan)
+        if called and not interactive:
+            msg = f"{what}: found Python function {called[0]!r}, which is not restartable"
+            raise InvalidUsageError(msg, hint="create it as interactive, or say it in SQL")
+        for each in called:
+            if not callable(functions.get(each)):
+                msg = f"{what}: found functions[{each!r}]={shown(functions.get(each))}, which the plan calls"
+                raise InvalidUsageError(msg, hint=f"give a function of a pyarrow.Table: functions={{{each!r}: …}}")
+        unused = sorted(set(functions) - set(called))
+        if unused:
+            msg = f"{what}: found function {unused[0]!r}, which the plan does not call"
+            raise InvalidUsageError(msg, hint="leave it out, or name it in a node of op 'function'")
+        return self._functions.add(functions)
+
+    def _unwritten(self, reads: Sequence[Import], logs: Mapping[str, Log]) -> dict[str, Antichain]:
+        """Return the as_of of collections of the instance in which nothing is written yet, by the import's name."""
+        context, found = self._driver.context, {}
+        for each in reads:  # one turn per import
+            log = logs[each.name]
+            if each.export is not None and log.kind == "collection" and log.frontier() == log.domain.minimum_frontier:
+                with context.lock:
+                    found[each.name] = context.instance.collection(each.export).as_of
+        return found
+
+    def _output_of(self, dataflow: Dataflow) -> Log | None:
+        """Return the log of the one export of a continual task; None if it is not there yet."""
+        path = self.place.path_of(dataflow.exports[0])
+        try:
+            return None if path is None else self._driver.context.opened(path)
+        except LogMissingError:
+            return None
 
     def _planned(
         self, name: str, query: str | Plan, given: Mapping[str, str], logs: dict[str, Log]
     ) -> tuple[Plan, tuple[Import, ...]]:
         """Return the plan of a query, and its imports; the logs of these are opened."""
-        exports = self._driver.exports()
+        exports, relations = self._driver.facts.exports(), self._driver.facts.relations()
 
         def opened(word: str) -> Log:
             if word not in logs:
                 if word in given:
                     path = given[word]
-                elif word in exports and (found := self._driver.path_of(word)) is not None:
+                elif word in exports and (found := self._driver.facts.path_of(word)) is not None:
                     path = found
+                elif word in relations:
+                    logs[word] = self._driver.open_relation(word)
+                    return logs[word]
                 else:
                     msg = f"could not create dataflow {name!r}: found nothing for {word!r}"
                     raise MissingError(
                         msg, hint=f"say what it stands for with imports=…; exports are {shown(sorted(exports))}"
                     )
-                logs[word] = self._driver.opened(path)
+                logs[word] = self._driver.context.opened(path)
             return logs[word]
 
         if isinstance(query, Plan):
@@ -377,10 +494,11 @@ class Handle:
         elif query.lstrip().startswith("{"):
             plan = parse_plan(query)
         else:
-            schemas = {word: opened(word).schema for word in (*given, *(id_ for id_ in exports if id_ in query))}
+            named = [id_ for id_ in (*exports, *relations) if id_ in query]
+            schemas = {word: opened(word).schema for word in (*given, *named)}
             plan = plan_of_sql(query, schemas)
         reads = []
-        own = {self._driver.path_of(id_): id_ for id_, each in exports.items() if each.kind == "index"}
+        own = {self._driver.facts.path_of(id_): id_ for id_, each in exports.items() if each.kind == "index"}
         for word in imports_of(plan):  # one turn per import
             log = opened(word)
             if log.path in own:  # named by its path: nobody drops it as long as it is read
@@ -450,6 +568,102 @@ class Handle:
         export = Export(id_, "log", json.dumps(details))
         return self.dataflow(id_, query, [export], imports=imports, as_of=as_of)
 
+    def continual_task(
+        self,
+        id_: str,
+        sql: str,
+        /,
+        *,
+        inputs: Mapping[str, str | os.PathLike[str] | Log | Deletes],
+        references: Mapping[str, str | os.PathLike[str] | Log | Newest] | None = None,
+        into: str | os.PathLike[str] | None = None,
+        as_of: TimeLike | Literal["earliest", "latest"] = "earliest",
+        snapshot: bool = False,
+        expect: Mapping[str, str | tuple[str, str]] | None = None,
+        forgotten: bool = False,
+        functions: Sequence[str] = (),
+        replaces: str | None = None,
+        request: str | None = None,
+    ) -> Dataflow:
+        """Maintain what SQL gives at each time at which an input has rows: see `spark_timely.ContinualTask`.
+
+        What is written at a time is never changed by later changes of the references. Other dataflows import it by its
+        id.
+
+        Parameters
+        ----------
+        id_ : str
+        sql : str
+            The body, in Spark's SQL.
+        inputs, references : mapping of str to str, path, Log, `deletes` or `newest`
+            By the name that the body has for it: the id of an export of the instance, or a log.
+        into : path, optional
+            Of the output's log; it is in the directory of the instance unless given.
+        as_of, snapshot, expect, forgotten, functions, replaces
+            As of `spark_timely.ContinualTask`.
+        request : str, optional
+            The request that asks for it.
+
+        Raises
+        ------
+        TimelyError
+            If it is refused: by what the body says, by Spark, or for what it reads or writes. Then nothing was changed.
+
+        Examples
+        --------
+        ::
+
+            instance.continual_task(
+                "eur",
+                "SELECT o.id, o.amount * r.rate AS eur FROM orders o JOIN rates r USING (currency)",
+                inputs={"orders": "/data/orders"},
+                references={"rates": "/data/rates"},
+            )
+        """
+        logs: dict[str, Log] = {}
+        reads = []
+        shows: list[tuple[str, str]] = []
+        for given, usual in ((inputs, "inserts"), (references or {}, "contents")):
+            for alias, log in given.items():  # one turn per log
+                if alias in logs:
+                    msg = f"could not create dataflow {id_!r}: found {alias!r} as an input and a reference"
+                    raise InvalidUsageError(msg, hint="give each a name of its own")
+                odd = "deletes" if isinstance(log, Deletes) else "newest" if isinstance(log, Newest) else usual
+                reads.append(self._read(id_, alias, log.log if isinstance(log, Deletes | Newest) else log, logs))
+                shows.append((alias, odd))
+        if not logs:
+            msg = f"could not create dataflow {id_!r}: found no inputs"
+            raise InvalidUsageError(msg, hint="name at least one: the task writes where an input has rows")
+        domain = next(iter(logs.values())).domain
+        begins: Any = as_of if as_of in ("earliest", "latest") else domain.time_to_json(domain.parse_time(as_of))
+        met = [(name, *((each, "fail") if isinstance(each, str) else each)) for name, each in (expect or {}).items()]
+        node = TaskNode(
+            sql, tuple(shows), begins, snapshot, forgotten, tuple(met), tuple(functions), replaces,
+        )  # fmt: skip
+        details = {"folder": self.place.new_folder(id_)} if into is None else {"path": normal_path(into)}
+        details |= {} if request is None else {"request": request}
+        export = Export(id_, "log", json.dumps(details))
+        return self._create(id_, Plan(node), reads, logs, [export])
+
+    def _read(self, id_: str, alias: str, log: object, logs: dict[str, Log]) -> Import:
+        """Return an import of an export, given by its id or its path, or of any other log; open its log."""
+        facts, path = self._driver.facts, log.path if isinstance(log, Log) else log
+        exports = facts.exports()
+        if not isinstance(path, str | os.PathLike) or not str(path):
+            msg = f"could not create dataflow {id_!r}: found {alias!r}={shown(path)}"
+            raise InvalidUsageError(msg, hint="give the id of an export of the instance, or the path of a log")
+        own = {facts.path_of(each): each for each in exports}
+        export = path if path in exports else own.get(normal_path(path))
+        if export is None:
+            logs[alias] = self._driver.context.opened(normal_path(path))
+            return Import(alias, path=logs[alias].path, log_id=logs[alias].log_id)
+        found = facts.path_of(str(export))
+        if found is None:
+            msg = f"could not create dataflow {id_!r}: found that export {export!r}, its {alias!r}, keeps no rows"
+            raise InvalidUsageError(msg, hint="import an index, or a log")
+        logs[alias] = self._driver.context.opened(found)
+        return Import(alias, export=str(export))
+
     def subscribe(
         self,
         query: str | Plan,
@@ -460,6 +674,7 @@ class Handle:
         up_to: TimeLike | None = None,
         snapshot: bool = True,
         id_: str | None = None,
+        functions: Mapping[str, Function] | None = None,
     ) -> Batches:
         """Subscribe to what a query gives; ends with this process.
 
@@ -495,6 +710,7 @@ class Handle:
                 as_of=as_of,
                 until=up_to,
                 interactive=True,
+                functions=functions,
             )
         except BaseException:
             with self._changed:
@@ -512,6 +728,7 @@ class Handle:
         as_of: TimeLike | None = None,
         format: str = "parquet",
         timeout_s: float | None = None,
+        functions: Mapping[str, Function] | None = None,
     ) -> int:
         """Copy what a query gives at a time into plain files, and return how many rows.
 
@@ -542,7 +759,7 @@ class Handle:
         with self._changed:
             self._copied[name] = None
         try:
-            self.dataflow(name, plan, [export], imports=imports, as_of=as_of, interactive=True)
+            self.dataflow(name, plan, [export], imports=imports, as_of=as_of, interactive=True, functions=functions)
             if not self._wait(lambda: self._copied[name] is not None, timeout_s):
                 msg = f"could not wait for a copy to {folder!r}: found no answer after {timeout_s:g} seconds"
                 raise WaitTimeoutError(msg, hint="wait longer")
@@ -566,7 +783,8 @@ class Handle:
 
     def _whole(self, query: str | Plan) -> str | Plan:
         """Return what the id of an export stands for: all of it."""
-        if isinstance(query, str) and query in self._driver.exports():
+        facts = self._driver.facts
+        if isinstance(query, str) and (query in facts.exports() or query in facts.relations()):
             return parse_plan(json.dumps({"op": "import", "name": query}))
         if isinstance(query, str) and query.lstrip().startswith("{"):
             return parse_plan(query)
@@ -583,14 +801,18 @@ class Handle:
             If another dataflow imports it.
         """
         try:
-            self.send(AllowCompaction(id_, Antichain.empty(self._driver.domain_of(id_).arity)))
+            self.send(AllowCompaction(id_, Antichain.empty(self._driver.facts.domain_of(id_).arity)))
         except MissingError:
             if not missing_ok:
                 raise
 
     def allow_compaction(self, id_: str, frontier: FrontierLike, /) -> None:
         """Let an index forget what tells times before a frontier apart."""
-        self.send(AllowCompaction(id_, self._driver.domain_of(id_).parse_frontier(frontier)))
+        self.send(AllowCompaction(id_, self._driver.facts.domain_of(id_).parse_frontier(frontier)))
+
+    def write_down(self) -> None:
+        """Have all that was allowed to be compacted in the command log when this returns, rather than in a second."""
+        self._driver.write_down()
 
     def configure(self, **values: object) -> None:
         """Change values of the configuration: see `UpdateConfiguration`."""
@@ -635,15 +857,15 @@ class Handle:
         CanceledError, WaitTimeoutError
             If it was canceled; if there is no answer in time, and it is canceled then.
         """
-        if not self._driver.has(target) and "/" not in target:
+        if not self._driver.facts.has(target) and "/" not in target:
             msg = f"could not peek {target!r}: found no collection of this id"
-            raise MissingError(msg, hint=f"choose among {shown(sorted(self._driver.exports()))}, or give a path")
+            raise MissingError(msg, hint=f"choose among {shown(sorted(self._driver.facts.exports()))}, or give a path")
         known = {name: value for name, value in asked.items() if value is not None}
         if keys is not None:
             known["keys"] = text_of_keys(_table_of(keys))
-        time = self._driver.time_of(target, at)
+        time = self._driver.facts.time_of(target, at)
         id_ = uuid.uuid4().hex
-        collection = self._driver.has(target)
+        collection = self._driver.facts.has(target)
         command = Peek(
             id_, time, collection=target if collection else None, path=None if collection else target,
             plan=json.dumps(known),
@@ -670,7 +892,7 @@ class Handle:
 
     def has(self, id_: str, /) -> bool:
         """Return whether there is a collection of an id."""
-        return self._driver.has(id_)
+        return self._driver.facts.has(id_)
 
     def schema_of(self, id_: str, /) -> pa.Schema:
         """Return the columns of a collection.
@@ -680,7 +902,7 @@ class Handle:
         MissingError, LogMissingError
             If there is none, or it is not written yet.
         """
-        return self._driver.schema_of(id_)
+        return self._driver.facts.schema_of(id_)
 
     def settle(self, *, timeout_s: float = 30.0) -> None:
         """Wait until what is there at the start was looked at."""
@@ -688,11 +910,11 @@ class Handle:
 
     def show(self, relation: str, /) -> pa.Table:
         """Return the rows of a relation of the introspection: see `spark_timely.compute.introspection.RELATIONS`."""
-        return self._driver.shown(relation)
+        return self._driver.facts.shown(relation)
 
     def frontier(self, id_: str, /) -> Antichain:
         """Return how far a collection is, as it was reported last; the minimum where nothing was."""
-        return self._driver.frontier(id_)
+        return self._driver.facts.frontier(id_)
 
     def await_frontier(self, id_: str, time: TimeLike, /, *, timeout_s: float = 60.0) -> Antichain:
         """Wait until a time is complete in a collection, and return its frontier.
@@ -702,7 +924,7 @@ class Handle:
         WaitTimeoutError
             If it is not in time; the error names what the collection waits for.
         """
-        wanted = self._driver.domain_of(id_).parse_time(time)
+        wanted = self._driver.facts.domain_of(id_).parse_time(time)
         if not self._wait(lambda: not self.frontier(id_).less_equal(wanted), timeout_s):
             msg = f"could not wait for {id_!r}: found it at {self.frontier(id_)!r} after {timeout_s:g} seconds"
             raise WaitTimeoutError(msg, hint=self.why(id_))
@@ -714,13 +936,23 @@ class Handle:
 
     def request_of(self, id_: str, /) -> str | None:
         """Return which request an export was made for; None if there is no such export, or none was."""
-        export = self._driver.exports().get(id_)
+        export = self._driver.facts.exports().get(id_)
         found = None if export is None else details_of(export).get("request")
         return None if found is None else str(found)
 
+    def description_of(self, id_: str, /) -> str | None:
+        """Return what an export is, as text; None if there is none. An index has a folder that no other one has."""
+        export = self._driver.facts.exports().get(id_)
+        return None if export is None else json.dumps([export.kind, export.details])
+
+    def configured(self, names: Iterable[str], /) -> dict[str, object]:
+        """Return values of the configuration by name; None for what has none."""
+        values = self._driver.instance.configuration
+        return {name: values.get(name) for name in names}
+
     def why(self, id_: str, /) -> str:
         """Say what a collection waits for: from it to the first cause, one line each."""
-        return self._driver.why(id_)
+        return self._driver.facts.why(id_)
 
     # The end -------------------------------------------------------------------------------------
 

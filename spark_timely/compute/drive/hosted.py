@@ -1,78 +1,40 @@
-"""A dataflow that an instance runs: its operators, its engine, and how far its exports are.
+"""A dataflow that an instance runs: what it reads, what writes its exports, and how far these are.
 
-Exports that keep rows are outputs of the engine, each with a log of its own: an index in the instance's directory, a
-log where somebody wants it, and for a subscribe or a copy-to of a plan with operators a log that ends with it. A
-subscribe or copy-to of an import as it is needs no engine: the import's log has all that it wants.
+Exports that keep rows have a log each: an index in the instance's directory, a log where somebody wants it, and for a
+subscribe or a copy-to of a plan with operators a log that ends with it. A `Runner` writes them: operators, or a
+continual task. A subscribe or copy-to of an import as it is needs none: the import's log has all that it wants.
 
 Invariants
 ----------
 1. What is written has the fence of this start (`Sink.fence`), from before the first step on.
 2. An import is the log of the id that the command names, or the dataflow does not run.
 3. One thread at a time takes steps.
+4. What calls a function of Python ends with this process: no command that lasts has its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from spark_timely.compute.drive.place import details_of
-from spark_timely.compute.drive.plans import as_collection, build
-from spark_timely.compute.plan import ImportNode, Node, Plan, parse_plan
-from spark_timely.dataflow.engine.arranged import Arrangements, Indexing
-from spark_timely.dataflow.engine.outputs import check_plans
-from spark_timely.dataflow.engine.steps import Engine, rest_of
-from spark_timely.dataflow.logs import existing_logs
-from spark_timely.dataflow.remembered import Look
-from spark_timely.dataflow.stream import Scope
-from spark_timely.dataflow.views import Replay
-from spark_timely.errors import (
-    DataLossError,
-    InvalidUsageError,
-    LogMissingError,
-    OwnershipError,
-    SchemaMismatchError,
-    shown,
-)
+from spark_timely.compute.drive.operators import OperatorRunner
+from spark_timely.compute.drive.surroundings import Surroundings
+from spark_timely.compute.drive.task import TaskRunner, check_task
+from spark_timely.compute.plan import ImportNode, Node, Plan, TaskNode, functions_of, parse_plan
+from spark_timely.dataflow.engine.steps import rest_of
+from spark_timely.errors import DataLossError, InvalidUsageError, LogMissingError, OwnershipError, StorageError
 from spark_timely.log.log import Log, open_log
-from spark_timely.protocol.replay import Limits
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from spark_timely.compute.command import Export
-    from spark_timely.compute.drive.place import Place
+    from spark_timely.compute.drive.surroundings import Runner
     from spark_timely.compute.instance import Running
+    from spark_timely.continual.engine import TaskEngine
     from spark_timely.dataflow.engine.arranged import RunTasks
-    from spark_timely.dataflow.engine.cutting import Files
-    from spark_timely.dataflow.engine.steps import Retained
-    from spark_timely.protocol.note import Fence
+    from spark_timely.dataflow.engine.steps import Engine
 
 __all__ = ["Hosted", "Surroundings"]
-
-_STEP_BYTES: Final = 512 << 20
-_TRIES: Final = 6
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What dataflows of an instance have in common.
-
-    Attributes
-    ----------
-    place : Place
-    fence : Fence or None
-        Of this start; None while the instance may not write.
-    files_of : callable
-        Gives what keeps account of a log's files.
-    retain : callable, optional
-        Gives what retains a log for a consumer.
-    """
-
-    place: Place
-    fence: Fence | None
-    files_of: Callable[[Log], Callable[[], Files]]
-    retain: Callable[[Log, str], Retained] | None = None
 
 
 class Hosted:
@@ -94,7 +56,12 @@ class Hosted:
         self.logs: dict[str, Log] = {}
         for each in self.dataflow.imports:  # one turn per import
             path = self.sources[each.name]
-            log = open_log(path, storage_options=around.place.options(path) or None)
+            try:
+                log = open_log(path, storage_options=around.place.options(path) or None)
+            except StorageError:
+                if around.fence is None and self.passes_on is None:
+                    continue  # whoever follows reads outputs alone, and may have no credentials of imports
+                raise
             if each.log_id is not None and log.log_id != each.log_id:
                 msg = (
                     f"could not run dataflow {self.dataflow.name!r}: found log {log.log_id!r} at {path!r}, expected "
@@ -106,11 +73,8 @@ class Hosted:
                     context={"path": path, "import": each.name},
                 )
             self.logs[each.name] = log
-        self.engine: Engine | None = None
-        # What was made and opened to check it, for the engine.
-        self._checked: tuple[Scope, dict[str, Log]] | None = None
+        self._runner: Runner | None = None
         self._out: dict[str, Log] = {}
-        self._arranged: dict[str, tuple[Arrangements, Look, Replay]] = {}
 
     # What it is ----------------------------------------------------------------------------------
 
@@ -135,6 +99,11 @@ class Hosted:
         return tuple(each for each in self.dataflow.exports if each.kind in ("index", "log") or self.passes_on is None)
 
     @property
+    def engine(self) -> Engine | TaskEngine | None:
+        """What takes its steps; None before it begins, and of one that has nothing to write."""
+        return None if self._runner is None else self._runner.engine
+
+    @property
     def has_begun(self) -> bool:
         """Whether it has an engine that takes steps."""
         return self.engine is not None
@@ -142,12 +111,12 @@ class Hosted:
     @property
     def consumer(self) -> str | None:
         """Name under which imports are retained for it; None of one without an engine."""
-        return None if self.engine is None else self.engine.consumer
+        return None if self._runner is None or self.engine is None else self._runner.consumer
 
     @property
     def paths(self) -> tuple[str, ...]:
         """Paths of all logs that the engine reads or writes."""
-        return () if self.engine is None else self.engine.paths
+        return () if self._runner is None else self._runner.paths
 
     @property
     def operators(self) -> tuple[tuple[str, str, str], ...]:
@@ -159,6 +128,13 @@ class Hosted:
         """How far the imports are, as of the last look."""
         return {name: log.frontier() for name, log in self.logs.items()}
 
+    def behind(self, upper: Antichain, /) -> dict[str, Antichain]:
+        """Return the imports that an output at `upper` waits for, with how far they are."""
+        frontiers = self.upper_of_imports
+        if self._runner is not None:
+            return {name: frontiers[name] for name in self._runner.behind(frontiers, upper)}
+        return {name: frontier for name, frontier in frontiers.items() if frontier.less_equal_frontier(upper)}
+
     # Running -------------------------------------------------------------------------------------
 
     def begin(self) -> None:
@@ -169,32 +145,22 @@ class Hosted:
         TimelyError
             If the plan does not fit its imports, or an output is another's.
         """
-        around = self._around
         if self.engine is not None or not self.written:
             return
-        if around.fence is None:
+        fence = self._around.fence
+        if fence is None:
             msg = f"could not run dataflow {self.dataflow.name!r}: found an instance that may not write"
             raise OwnershipError(msg, hint="allow writes first")
-        (scope, there), self._checked = self._checked or self._looked_up(around.fence), None
-        self.engine = Engine(
-            scope.name,
-            scope.sinks,
-            scope.storage,
-            files_of=around.files_of,
-            run=around.fence.owner,
-            tries=_TRIES,
-            retain=around.retain,
-            opened=there,
-        )
-        self._out = {export.id: self.engine.log_at(self.path_of(export)) for export in self.written}
-        for export in self.written:  # one turn per output
-            log, key = self._out[export.id], details_of(export).get("key")
-            if export.kind == "index" and key:
-                assert isinstance(key, list)
-                look = Look(log.path, tuple(str(name) for name in key), tuple(log.schema.names))
-                leaf = Replay(export.id, log.domain, log.schema, (), log.path, log.kind)
-                made = Arrangements({log.path: log}, {log.path: around.files_of(log)}, Indexing())
-                self._arranged[export.id] = made, look, leaf
+        self._runner = self._runner or self._made()
+        self._out = self._runner.begin(fence)
+
+    def _made(self) -> Runner:
+        """Return what writes its exports."""
+        around, dataflow, root = self._around, self.dataflow, self.plan.root
+        if isinstance(root, TaskNode):
+            return TaskRunner(dataflow, root, around, self.logs, {each.id: self.path_of(each) for each in self.written})
+        written = {each.id: (each, self.path_of(each)) for each in self.written}
+        return OperatorRunner(dataflow, self.plan, around, self.logs, written)
 
     def open_outputs(self, *, far: bool = True) -> bool:
         """Open the logs of outputs that are there by now; return whether there were any, or there is news of one.
@@ -230,17 +196,23 @@ class Hosted:
         """
         if self._around.fence is None or not self.written:
             return
-        self._checked = self._looked_up(self._around.fence)
+        self._runner = self._made()
+        self._runner.check(self._around.fence)
 
-    def _looked_up(self, fence: Fence) -> tuple[Scope, dict[str, Log]]:
-        """Return the operators, and the logs that are there by now; refuse outputs of others."""
-        scope = self._scope(fence)
-        there = existing_logs(scope.sinks, scope.storage, {log.path: log for log in self.logs.values()})
-        check_plans(scope.sinks, there)
-        return scope, there
+    def _check_functions(self) -> None:
+        """Refuse a lasting dataflow that calls functions of Python (invariant 4)."""
+        called = functions_of(self.plan)
+        if called and self.dataflow.lasts:
+            msg = (
+                f"could not create dataflow {self.dataflow.name!r}: found Python function {called[0]!r}, which is not "
+                "restartable"
+            )
+            raise InvalidUsageError(msg, hint="create it as interactive, or say it in SQL")
 
     def check_times(self) -> None:
         """Refuse a dataflow whose times are not those of its imports, or that its engine cannot begin or end at.
+
+        And one whose plan does not go with what it exports, or with how long it lasts.
 
         Raises
         ------
@@ -248,6 +220,9 @@ class Hosted:
         """
         dataflow = self.dataflow
         what = f"could not create dataflow {dataflow.name!r}"
+        self._check_functions()
+        if isinstance(self.plan.root, TaskNode):
+            check_task(dataflow, self.plan.root, self.logs)
         for name, log in self.logs.items():  # one turn per import
             if log.domain.types != dataflow.domain.types:
                 msg = f"{what}: found times of types {dataflow.domain.types}, import {name!r} has {log.domain.types}"
@@ -265,28 +240,6 @@ class Hosted:
             msg = f"{what}: found until={dataflow.until!r} for export {kept[0]!r}"
             raise InvalidUsageError(msg, hint="an index or log ends with its imports: subscribe for an end of its own")
 
-    def _scope(self, fence: Fence) -> Scope:
-        """Return the operators and outputs."""
-        dataflow = self.dataflow
-        scope = Scope(f"{dataflow.name} of instance {fence.instance}")
-        streams = {name: scope.replay(log) for name, log in self.logs.items()}
-        built = build(self.plan, scope, streams)
-        for export in self.written:  # one turn per output
-            path = self.path_of(export)
-            stream = built if export.kind == "log" else as_collection(built)
-            key = details_of(export).get("key") or ()
-            assert isinstance(key, list | tuple)
-            missing = [name for name in key if name not in stream.schema.names]
-            if missing:
-                msg = f"could not run dataflow {dataflow.name!r}: found no column {shown(missing[0])} to index by"
-                raise SchemaMismatchError(msg, hint=f"choose among its columns: {shown(list(stream.schema.names))}")
-            stream.capture(path, storage_options=self._around.place.options(path) or None)
-        begins = None
-        if dataflow.as_of != dataflow.domain.minimum_frontier:
-            ((begins,),) = dataflow.as_of.elements
-        scope.sinks = [replace(sink, fence=fence, as_of=begins) for sink in scope.sinks]
-        return scope
-
     def look(self) -> None:
         """Take notice of what imports have become."""
         for log in self.logs.values():
@@ -298,19 +251,8 @@ class Hosted:
 
         What fails is in `failures`, and is tried again as long as it may pass.
         """
-        assert self.engine is not None
-        self.engine.limits = Limits(size_bytes=max_bytes or _STEP_BYTES)
-        self.engine.begin()
-        done = self.engine.step(run_tasks)
-        for arranged, look, leaf in self._arranged.values():  # one turn per index
-            log = self._out_at(leaf.path)
-            log.refresh()
-            arranged.before(look, leaf, log.domain.minimum_frontier, log.frontier(), run_tasks)
-            arranged.begin_waiting()
-        return done is not None
-
-    def _out_at(self, path: str) -> Log:
-        return next(log for log in self._out.values() if log.path == path)
+        assert self._runner is not None
+        return self._runner.step(run_tasks, max_bytes)
 
     def uppers(self) -> dict[str, Antichain]:
         """Return how far the outputs are, as of a look now, by export."""
@@ -333,11 +275,7 @@ class Hosted:
 
     def sizes(self) -> tuple[tuple[str, int, int, int], ...]:
         """Return (export, records, runs, bytes) of each index."""
-        found = []
-        for id_, (arranged, look, leaf) in self._arranged.items():  # one turn per index
-            rows, size = arranged.size_of(look, leaf)
-            found.append((id_, rows, 1 if rows else 0, size))
-        return tuple(found)
+        return () if self._runner is None else self._runner.sizes()
 
     def release(self) -> None:
         """Let imports forget what is not read any more: it was dropped, and has ended.
@@ -347,21 +285,21 @@ class Hosted:
         TimelyError
             If one cannot be written. It forgets later: what is retained expires.
         """
-        if self.engine is None:
+        self._around.functions.forget(functions_of(self.plan))
+        consumer = self.consumer
+        if consumer is None:
             return
         for log in (*self.logs.values(), *self._out.values()):  # one turn per log
             if self._around.place.has(log.path) and log in self._out.values():
                 continue  # it is deleted
             log.refresh()
-            if self.engine.consumer in log.retainers():
-                log.release(self.engine.consumer)
+            if consumer in log.retainers():
+                log.release(consumer)
 
     def end(self) -> None:
         """Let go of what is held beside the logs."""
-        for arranged, _, _ in self._arranged.values():
-            arranged.end()
-        if self.engine is not None:
-            self.engine.end()
+        if self._runner is not None:
+            self._runner.end()
 
 
 def _operators_of(plan: Plan) -> tuple[tuple[str, str, str], ...]:

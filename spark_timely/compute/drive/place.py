@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from spark_timely.compute.command import Export
 from spark_timely.errors import InvalidUsageError, shown
+from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import normal_path
 
 if TYPE_CHECKING:
-    from spark_timely.compute.command import Dataflow, Export, Import
+    from spark_timely.compute.command import Dataflow, Import
+    from spark_timely.log.store.storage import TableStorage
 
 __all__ = ["COMMANDS", "Place", "check_described", "details_of"]
 
@@ -28,6 +32,7 @@ COMMANDS: Final = "commands"
 """Folder of the command log."""
 
 _COLLECTIONS: Final = "collections"
+_INTROSPECTION: Final = "introspection"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]+")
 _FOLDER: Final = re.compile(rf"{_COLLECTIONS}/[A-Za-z0-9_-]+")
 
@@ -97,6 +102,10 @@ class Place:
             return self.below(str(folder))
         return None if export.kind != "log" or path is None else normal_path(str(path))
 
+    def export_of(self, id_: str, relation: str) -> Export:
+        """Return a relation of the introspection as what a dataflow may import."""
+        return Export(id_, "log", json.dumps({"folder": f"{_INTROSPECTION}/{relation}"}))
+
     def options(self, path: str) -> dict[str, str]:
         """Return the storage options of a log."""
         path = normal_path(path)
@@ -107,6 +116,20 @@ class Place:
     def has(self, path: str) -> bool:
         """Return whether a normal path is of the directory, or below it."""
         return _is_below(path, self.directory)
+
+    def delete(self, folder: str) -> None:
+        """Delete a folder of the instance with all that is in it.
+
+        Raises
+        ------
+        StorageError
+            If not all of it could be deleted.
+        """
+        storage = open_storage(folder, self.options(folder) or None)
+        if storage.local:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            storage.delete_all(list(_files_below(storage, "")))
 
     @staticmethod
     def is_local(path: str) -> bool:
@@ -185,6 +208,17 @@ def check_described(dataflow: Dataflow, place: Place, exports: Mapping[str, Expo
             msg = f"{what}: found export {export.id!r} into {path_of!r}, which it imports"
             raise InvalidUsageError(msg, hint="choose another path", context={"path": path_of})
         used[path_of] = export.id
+
+
+def _files_below(storage: TableStorage, folder: str) -> Iterator[str]:
+    """Give the paths of all files in a folder, and in those below it."""
+    below = set(storage.folders(folder))
+    for name in storage.names(folder):  # one turn per file
+        path = f"{folder}/{name}" if folder else name
+        if name in below:
+            yield from _files_below(storage, path)
+        else:
+            yield path
 
 
 def _is_below(path: str, directory: str) -> bool:

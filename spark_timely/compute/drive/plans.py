@@ -17,10 +17,11 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import TYPE_CHECKING, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +33,7 @@ from spark_timely.compute.plan import (
     ConsolidateNode,
     DistinctNode,
     FilterNode,
+    FunctionNode,
     ImportNode,
     JoinNode,
     LatestNode,
@@ -39,6 +41,7 @@ from spark_timely.compute.plan import (
     Node,
     Plan,
     SelectNode,
+    TaskNode,
     TopNode,
     places,
 )
@@ -52,7 +55,12 @@ from spark_timely.time.domain import TimeDomain
 if TYPE_CHECKING:
     from spark_timely.compute.plan import _Order
 
-__all__ = ["Shape", "as_collection", "build", "shape_of"]
+__all__ = ["Function", "Shape", "as_collection", "build", "shape_of"]
+
+Function: TypeAlias = Callable[[pa.Table], pa.Table]
+"""Makes one row of each row, as `Stream.map` has it."""
+
+_NO_FUNCTIONS: Final[Mapping[str, Function]] = MappingProxyType({})
 
 # Parameters of `Stream.aggregate`, which takes values by name: columns of these names are made under others.
 _TAKEN = ("by", "over")
@@ -74,7 +82,14 @@ class Shape:
     kind: Literal["stream", "collection"]
 
 
-def build(plan: Plan, scope: Scope, imports: Mapping[str, Stream], /) -> Stream:
+def build(
+    plan: Plan,
+    scope: Scope,
+    imports: Mapping[str, Stream],
+    /,
+    *,
+    functions: Mapping[str, Function] = _NO_FUNCTIONS,
+) -> Stream:
     """Return the stream that a plan makes of streams.
 
     Parameters
@@ -83,6 +98,8 @@ def build(plan: Plan, scope: Scope, imports: Mapping[str, Stream], /) -> Stream:
     scope : Scope
         The dataflow that the streams are of.
     imports : mapping of str to Stream
+        By the names in the plan. Others are left alone.
+    functions : mapping of str to callable, optional
         By the names in the plan. Others are left alone.
 
     Returns
@@ -93,7 +110,8 @@ def build(plan: Plan, scope: Scope, imports: Mapping[str, Stream], /) -> Stream:
     Raises
     ------
     InvalidUsageError
-        If an import is not there, or a node cannot be made of what it is given; the context's ``node`` says which.
+        If an import or function is not there, or a node cannot be made of what it is given; the context's ``node`` says
+        which.
     SchemaMismatchError
         If a column is missing, or of a type that does not fit.
 
@@ -110,7 +128,7 @@ def build(plan: Plan, scope: Scope, imports: Mapping[str, Stream], /) -> Stream:
         if not isinstance(stream, Stream) or stream._scope is not scope:
             msg = f"could not build a plan: found import {name!r}={shown(stream)}"
             raise InvalidUsageError(msg, hint="give streams of the same dataflow")
-    return _built(plan.root, "plan", imports)
+    return _built(plan.root, "plan", imports, functions)
 
 
 def as_collection(stream: Stream, /) -> Stream:
@@ -127,7 +145,14 @@ def as_collection(stream: Stream, /) -> Stream:
     return stream if stream.view.updates else stream.as_updates()
 
 
-def shape_of(plan: Plan, imports: Mapping[str, Shape], /, *, domain: TimeDomain | None = None) -> Shape:
+def shape_of(
+    plan: Plan,
+    imports: Mapping[str, Shape],
+    /,
+    *,
+    domain: TimeDomain | None = None,
+    functions: Mapping[str, Function] = _NO_FUNCTIONS,
+) -> Shape:
     """Return columns and kind of what a plan makes, without any log: refuses what `build` refuses.
 
     Parameters
@@ -136,6 +161,7 @@ def shape_of(plan: Plan, imports: Mapping[str, Shape], /, *, domain: TimeDomain 
     imports : mapping of str to Shape
     domain : TimeDomain, optional
         What times there are; one of type long unless given.
+    functions : mapping of str to callable, optional
 
     Examples
     --------
@@ -151,16 +177,18 @@ def shape_of(plan: Plan, imports: Mapping[str, Shape], /, *, domain: TimeDomain 
         name: Stream(scope, Replay(scope.next_name("replay"), times, shape.schema, (), name, shape.kind))
         for name, shape in imports.items()
     }
-    made = build(plan, scope, given)
+    made = build(plan, scope, given, functions=functions)
     return Shape(made.schema, made.view.rows_kind)
 
 
-def _built(node: Node, place: str, imports: Mapping[str, Stream]) -> Stream:
+def _built(node: Node, place: str, imports: Mapping[str, Stream], functions: Mapping[str, Function]) -> Stream:
     """Return the stream of a node; the depth of plans is limited."""
-    below = [_built(each, where, imports) for where, each in places(place, node)]
+    below = [_built(each, where, imports, functions) for where, each in places(place, node)]
     try:
         if isinstance(node, ImportNode):
             return _imported(node, imports)
+        if isinstance(node, FunctionNode):
+            return below[0].map(_named(node, functions))
         return _made(node, below)
     except TimelyError as error:
         error.locate(f"at {place} ({node.op})", node=place)
@@ -174,11 +202,25 @@ def _imported(node: ImportNode, imports: Mapping[str, Stream]) -> Stream:
     return imports[node.name]
 
 
+def _named(node: FunctionNode, functions: Mapping[str, Function]) -> Function:
+    if node.name not in functions:
+        msg = f"could not call Python function {node.name!r}: found none of this name in this process"
+        raise InvalidUsageError(msg, hint=f"give it with functions={{{node.name!r}: …}}, each time it is asked for")
+    return functions[node.name]
+
+
 @singledispatch
 def _made(node: Node, below: list[Stream]) -> Stream:
     """Return what an operator makes."""
     msg = f"could not build {node.op!r}: found {shown(node)} of {len(below)} inputs"
     raise InvalidUsageError(msg, hint="give nodes of spark_timely.compute.plan")
+
+
+@_made.register
+def _(node: TaskNode, below: list[Stream]) -> Stream:
+    del below
+    msg = f"could not build a stream: found a continual task over {shown([name for name, _ in node.reads])}"
+    raise InvalidUsageError(msg, hint="an instance runs it by itself; import what it exports")
 
 
 @_made.register

@@ -2,13 +2,21 @@
 
 A request is a file in the directory of the instance, given its name as a whole. The process that maintains it takes
 requests in the order of their names, which begin with the time, and answers each by a file beside it. Nobody who asks
-writes the command log.
+writes the command log. Of request ``NAME`` there are, in this order:
+
+=================  ==================================================================================================
+``NAME.json``      what is asked for
+``NAME.begun``     what is to be changed, as it was before; not of what creates, nor where there is nothing to change
+``NAME.answer``    what became of it
+=================  ==================================================================================================
 
 Invariants
 ----------
 1. A request is taken until it is answered: by the next start, if this one ends between, or is not the one that writes
-   any more. What it created names it, so that it is known again and not refused as a repetition.
-2. An answer is there as a whole, or not at all.
+   any more. That it was done is known again, and neither refused nor done once more: what it created names it, and
+   what it changed is not as it was when it was begun. Only a value that was set back meanwhile is set once more.
+2. An answer is there as a whole, or not at all. As long as it is there, or was, its request is not taken: whoever takes
+   the answer deletes the request first.
 3. A request that fails of storage is tried again, but the others do not wait for it.
 """
 
@@ -17,6 +25,7 @@ from __future__ import annotations
 import json
 import time as clock
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_timely.errors import (
@@ -34,7 +43,7 @@ from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.wait import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from spark_timely.compute.drive.place import Place
 
@@ -42,8 +51,11 @@ __all__ = ["Requests"]
 
 _FOLDER: Final = "requests"
 _ASKED: Final = ".json"
+_BEGUN: Final = ".begun"
 _ANSWERED: Final = ".answer"
+# Between two looks for an answer on a disk; a look into a store is paid for.
 _POLL_S: Final = 0.05
+_FAR_POLL_S: Final = 0.5
 _KEPT_S: Final = 86_400.0
 # A few looks in a second.
 _MOST_TRIES: Final = 40
@@ -57,6 +69,15 @@ class Taker(Protocol):
 
     def request_of(self, id_: str, /) -> str | None:
         """Return which request an export was made for; None if there is no such export, or none was."""
+
+    def write_down(self) -> None:
+        """Have all that was done in the command log when this returns."""
+
+    def description_of(self, id_: str, /) -> str | None:
+        """Return what an export is, which no other one of its id is; None if there is none."""
+
+    def configured(self, names: Iterable[str], /) -> Mapping[str, object]:
+        """Return values of the configuration; None for what has none."""
 
     def may_write(self) -> bool:
         """Return whether this process is the one that maintains the instance, and has not ended."""
@@ -74,6 +95,13 @@ class Requests:
         self._storage = open_storage(place.below(_FOLDER), dict(place.storage_options) or None)
         self._place = place
         self._failed: dict[str, int] = {}
+        # Done, and not answered yet: storage failed between.
+        self._done: dict[str, dict[str, str | None] | None] = {}
+
+    @property
+    def local(self) -> bool:
+        """Whether a look at them costs nothing."""
+        return self._storage.local
 
     def ask(self, verb: str, arguments: Mapping[str, object], *, timeout_s: float = 30.0) -> None:
         """Ask for something, and wait for the answer.
@@ -97,8 +125,9 @@ class Requests:
             raise InvalidUsageError(msg, hint=f"choose among {', '.join(VERBS)}")
         name = f"{clock.time_ns():020d}-{uuid.uuid4().hex}"
         text = json.dumps({"verb": verb, "arguments": dict(arguments)})
-        self._storage.write(f"{name}.new", b"")
-        self._storage.delete(f"{name}.new")  # the folder is there from now on
+        if self._storage.local:
+            self._storage.write(f"{name}.new", b"")
+            self._storage.delete(f"{name}.new")  # the folder is there from now on
         self._storage.put(f"{name}{_ASKED}", text.encode(), replace=False)
         found: list[bytes] = []
 
@@ -108,13 +137,14 @@ class Requests:
                 found.append(answer)
             return answer is not None
 
-        if not wait_until(look, timeout_s=timeout_s, poll_s=_POLL_S):
+        if not wait_until(look, timeout_s=timeout_s, poll_s=_POLL_S if self._storage.local else _FAR_POLL_S):
             msg = (
                 f"could not wait for the instance in {self._place.directory!r}: found no answer after {timeout_s:g} "
                 "seconds"
             )
             raise WaitTimeoutError(msg, hint="start the instance: it takes the request up then")
-        self._storage.delete(f"{name}{_ANSWERED}")
+        for end in (_ASKED, _ANSWERED):  # in this order: invariant 2
+            self._storage.delete(f"{name}{end}")
         error = json.loads(found[0]).get("error")
         if error is not None:
             raise OperatorError(str(error["message"]), hint=error["hint"] or "nothing was changed")
@@ -122,28 +152,46 @@ class Requests:
     def take(self, handle: Taker) -> int:
         """Do what was asked and is not answered yet; return how many requests that were."""
         names = self._storage.names()
+        there = set(names)
         asked = [name.removesuffix(_ASKED) for name in names if name.endswith(_ASKED)]
+        for kept in (self._failed, self._done):  # of those that somebody took back, or answered
+            for name in kept.keys() - set(asked):
+                del kept[name]
+        taken = 0
         for name in asked:  # one turn per request
-            content = self._storage.find(f"{name}{_ASKED}")
-            if content is None:
+            if f"{name}{_ANSWERED}" in there:
+                self._done.pop(name, None)
+                self._close(name)  # whoever answered it ended before it could
                 continue
-            try:
-                error = self._done(handle, name, content)
-            except (StorageError, OSError) as failure:
-                tries = self._failed[name] = self._failed.get(name, 0) + 1
-                if tries < _MOST_TRIES:
-                    continue  # it may pass
-                error = {"message": described(failure), "hint": getattr(failure, "hint", None)}
-            if error is not None and not handle.may_write():
-                return 0  # that is why; the process that writes does it
-            self._failed.pop(name, None)
-            answer = json.dumps({"error": error}).encode()
+            taken += 1
+            if name not in self._done:
+                content = self._storage.find(f"{name}{_ASKED}")
+                if content is None:
+                    continue
+                try:
+                    error = self._do(handle, name, content)
+                except (StorageError, OSError) as failure:
+                    tries = self._failed[name] = self._failed.get(name, 0) + 1
+                    if tries < _MOST_TRIES:
+                        continue  # it may pass
+                    error = {"message": described(failure), "hint": getattr(failure, "hint", None)}
+                if error is not None and not handle.may_write():
+                    return 0  # that is why; the process that writes does it
+                self._failed.pop(name, None)
+                self._done[name] = error
+            answer = json.dumps({"error": self._done[name]}).encode()
             self._storage.put(f"{name}{_ANSWERED}", answer, replace=True)
-            self._storage.delete(f"{name}{_ASKED}")
-        self._forget(names)
-        return len(asked)
+            del self._done[name]
+            self._close(name)
+        self._sweep(names)
+        return taken
 
-    def _done(self, handle: Taker, name: str, content: bytes) -> dict[str, str | None] | None:
+    def _close(self, name: str) -> None:
+        """Delete a request that is answered."""
+        for end in (_ASKED, _BEGUN):
+            self._storage.delete(f"{name}{end}")
+
+    def _do(self, handle: Taker, name: str, content: bytes) -> dict[str, str | None] | None:
         """Do one thing; return why it was refused."""
         try:
             asked = json.loads(content)
@@ -155,8 +203,12 @@ class Requests:
                 if handle.request_of(str(arguments["id"])) == name:
                     return None  # by a process that ended before it could say so
                 arguments["request"] = name
+            elif self._was_done(name, _found(handle, verb, arguments)):
+                return None
             first = [arguments.pop(word) for word in ("id", "query", "into", "frontier") if word in arguments]
             getattr(handle, verb)(*first, **arguments)
+            if verb == "allow_compaction":
+                handle.write_down()  # answered, nobody says it again
         except (DataLossError, LogDamagedError) as error:
             return {"message": error.message, "hint": error.hint}
         except (StorageError, OSError):
@@ -167,9 +219,30 @@ class Requests:
             return {"message": described(error), "hint": None}
         return None
 
-    def _forget(self, names: list[str]) -> None:
-        """Delete answers that nobody took for a day."""
+    def _was_done(self, name: str, found: str | None) -> bool:
+        """Return whether what a request is to change is not as it was when it was begun; say that it is begun now."""
+        before = self._storage.find(f"{name}{_BEGUN}")
+        if before is None and found is not None:
+            with suppress(FileExistsError):
+                self._storage.put(f"{name}{_BEGUN}", found.encode(), replace=False)
+                return False
+            before = self._storage.find(f"{name}{_BEGUN}")  # by another start, at the same moment
+        return before is not None and before.decode() != found
+
+    def _sweep(self, names: list[str]) -> None:
+        """Delete what is left of requests that are answered, and answers that nobody took for a day."""
         before = clock.time_ns() - int(_KEPT_S * 1e9)
+        there = set(names)
         for name in names:  # one turn per file
-            if name.endswith(_ANSWERED) and name[:20].isdigit() and int(name[:20]) < before:
+            if name.endswith(_BEGUN) and f"{name.removesuffix(_BEGUN)}{_ASKED}" not in there:
                 self._storage.delete(name)
+            number = name.removeprefix(".")[:20]  # a name with a dot was not given as a whole
+            if name.endswith((_ANSWERED, ".tmp", ".new")) and number.isdigit() and int(number) < before:
+                self._storage.delete(name)
+
+
+def _found(handle: Taker, verb: str, arguments: Mapping[str, object]) -> str | None:
+    """Return what a request is to change, as it is now; None if it is not there."""
+    if verb == "configure":
+        return json.dumps(dict(handle.configured(arguments)), sort_keys=True)
+    return handle.description_of(str(arguments["id"]))

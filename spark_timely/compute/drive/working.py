@@ -2,20 +2,118 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
+    from spark_timely.compute.drive.place import Place
+    from spark_timely.compute.drive.plans import Function
+    from spark_timely.compute.plan import TaskNode
+    from spark_timely.continual.engine import TaskPlan
+    from spark_timely.continual.plan import Bodies
     from spark_timely.dataflow.engine.arranged import RunTasks
     from spark_timely.dataflow.engine.cutting import Files
     from spark_timely.dataflow.engine.steps import Retained
+    from spark_timely.dataflow.logs import Sink
     from spark_timely.log.log import Log
 
-__all__ = ["Copy", "Working"]
+__all__ = ["Copy", "Functions", "ReadyTask", "TaskBodies", "TaskRequest", "Working"]
 
 Copy = Callable[[str, str, object, Mapping[str, object]], int]
 """Copies the contents of a log at a time into a folder; takes path, folder, time, details; returns how many rows."""
+
+
+@dataclass(frozen=True)
+class TaskRequest:
+    """A continual task that an instance wants to run.
+
+    Attributes
+    ----------
+    name : str
+        The same whenever it is started: it owns the output.
+    node : TaskNode
+    logs : mapping of str to Log
+        What it reads, by the name that the body has for it.
+    output : str
+        Path of the output's log, which need not be there.
+    storage_options : mapping of str to str
+        Of the output's log.
+    """
+
+    name: str
+    node: TaskNode
+    logs: Mapping[str, Log]
+    output: str
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class ReadyTask:
+    """A continual task whose body was looked at: it fits what it reads, and its output's columns are known.
+
+    Attributes
+    ----------
+    plan : TaskPlan
+    sink : Sink
+        Its output, owned by the task's name.
+    logs : mapping of str to Log
+        By path: what it reads, and the output's log if that is there.
+    storage : mapping of str to dict
+        Storage options, by path.
+    bodies : callable
+        Gives what evaluates the body: asked for before each step.
+    end : callable
+        Lets go of what was held for the body.
+    """
+
+    plan: TaskPlan
+    sink: Sink
+    logs: Mapping[str, Log]
+    storage: Mapping[str, dict[str, str]] = field(repr=False)
+    bodies: Callable[[], Bodies]
+    end: Callable[[], None] = lambda: None
+
+
+TaskBodies: TypeAlias = Callable[[TaskRequest], ReadyTask]
+"""Looks at the body of a task and makes it ready; raises what is wrong with it, before anything is made."""
+
+
+class Functions:
+    """The functions of Python that dataflows of this process call, each under a name that no other one ever has.
+
+    They are in this process alone, and nowhere written down.
+
+    Examples
+    --------
+    >>> functions = Functions()
+    >>> names = functions.add({"loud": lambda rows: rows})
+    >>> sorted(names), list(functions.known) == [names["loud"]]
+    (['loud'], True)
+    >>> functions.forget(names.values())
+    >>> dict(functions.known)
+    {}
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, Function] = {}
+
+    @property
+    def known(self) -> Mapping[str, Function]:
+        """Those that are there, by their own names."""
+        return self._known
+
+    def add(self, given: Mapping[str, Function], /) -> dict[str, str]:
+        """Keep functions, and return the name of each by that which it was given under."""
+        names = {name: f"{name} {uuid.uuid4().hex[:12]}" for name in given}
+        self._known.update({names[name]: function for name, function in given.items()})
+        return names
+
+    def forget(self, names: Iterable[str], /) -> None:
+        """Let go of functions; unknown names are ignored."""
+        for name in names:  # one turn per function
+            self._known.pop(name, None)
 
 
 @dataclass(frozen=True)
@@ -34,6 +132,12 @@ class Working:
         Answers a peek that has to read much: see `spark_timely.answers.peek.peek`.
     retain : callable, optional
         Gives what retains a log for a consumer.
+    task_bodies : callable, optional
+        See `TaskBodies`.
+    functions : Functions
+        Of Python, which interactive dataflows call.
+    check : callable, optional
+        Looks at the place before the instance is taken over, and raises where it is not to be.
     """
 
     tasks: Callable[[str, Mapping[str, Mapping[str, str]]], RunTasks]
@@ -41,3 +145,6 @@ class Working:
     copy: Copy | None = None
     job: Callable[[Any], Any] | None = None
     retain: Callable[[Log, str], Retained] | None = None
+    task_bodies: TaskBodies | None = None
+    functions: Functions = field(default_factory=Functions)
+    check: Callable[[Place], object] | None = None

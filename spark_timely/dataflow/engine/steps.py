@@ -47,7 +47,7 @@ from spark_timely.dataflow.engine.tracking import Tracking
 from spark_timely.dataflow.logs import Sink, least_time, open_logs, refreshed
 from spark_timely.dataflow.remembered import Look, looks_of, remembers
 from spark_timely.dataflow.views import Replay, leaves_of
-from spark_timely.errors import DataLossError, LogMissingError, SinceViolationError, TimelyError
+from spark_timely.errors import CanceledError, DataLossError, LogMissingError, SinceViolationError, TimelyError
 from spark_timely.log import Log
 from spark_timely.log.commit import discard_job, discard_refused
 from spark_timely.log.files.parquet import new_job
@@ -1158,7 +1158,7 @@ def rest_of(engines: Sequence[Advances]) -> float | None:
 
 def is_cancelled(error: Exception) -> bool:
     """Return whether a job did not fail but was cancelled, as a query that is stopped does: nothing is tried again."""
-    return _CANCELLED.search(str(error)) is not None
+    return isinstance(error, CanceledError) or _CANCELLED.search(str(error)) is not None
 
 
 def _guarded(

@@ -14,6 +14,7 @@ import pytest
 
 from spark_timely.compute.command import AllowCompaction, CreateDataflow, Dataflow, Export, Import
 from spark_timely.compute.command_log import CommandLog
+from spark_timely.compute.drive import following
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.place import Place
 from spark_timely.compute.drive.requests import Requests
@@ -192,7 +193,7 @@ def test_text_that_cannot_be_written_is_no_id(tmp_path: Path, log: Log) -> None:
 def test_export_that_is_named_by_its_path_is_imported_by_its_id(tmp_path: Path, log: Log) -> None:
     with handle(tmp_path / "instance") as instance:
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
-        path = instance._driver.path_of("totals")
+        path = instance._driver.facts.path_of("totals")
         assert path is not None
         made = instance.index("keys", "SELECT k FROM t", imports={"t": path})
         assert made.imports == (Import("t", export="totals"),)
@@ -246,8 +247,8 @@ def test_directory_is_the_same_however_it_is_written(tmp_path: Path, log: Log, m
             if not instance.has("totals"):
                 instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
             instance.await_frontier("totals", 3)
-            instance._driver._gone.clear()
-            assert not instance._driver._gone
+            instance._driver._upkeep.gone.clear()
+            assert not instance._driver._upkeep.gone
         assert len(list((tmp_path / "instance" / "collections").iterdir())) == 1
 
 
@@ -259,7 +260,7 @@ def test_secrets_are_in_no_text(tmp_path: Path, log: Log) -> None:
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
         instance.await_frontier("totals", 3)
         texts = [
-            repr(instance._driver._around),
+            repr(instance._driver._hosting.around),
             repr(instance),
             *(text for _, text in CommandLog.at(instance.place.commands, create=False).rows()),
         ]
@@ -519,7 +520,7 @@ def test_take_over_that_breaks_off_loses_no_command(tmp_path: Path, log: Log, mo
 
         with follower._driver._lock:
             leader.index("more", TOTALS, imports={"orders": log.path}, key="k")
-            monkeypatch.setattr(follower._driver, "_chosen", broken)
+            monkeypatch.setattr(following, "resumed", broken)
             with pytest.raises(StorageError):
                 follower.allow_writes()
         with pytest.raises(StorageError):
@@ -571,7 +572,11 @@ def test_nothing_grows_with_what_comes_and_goes(tmp_path: Path, log: Log) -> Non
     others = [orders(tmp_path / f"other{number}", (1, 1, 1, 1), upper=3) for number in range(3)]
 
     def sizes() -> dict[str, int]:
-        parts = (instance, instance._driver, instance._driver.instance, instance._driver.instance._session)
+        driver = instance._driver
+        parts = (
+            *(instance, driver, driver.context, driver.instance, driver.instance._session),
+            *(driver._hosting, driver._watches, driver._peeks, driver._subscribes, driver._copies, driver._upkeep),
+        )
         found = {
             f"{type(part).__name__}.{name}": len(value)
             for part in parts
@@ -609,7 +614,7 @@ def test_nothing_grows_with_what_comes_and_goes(tmp_path: Path, log: Log) -> Non
         instance.peek("totals")
         instance.send(AllowCompaction("totals", Antichain.of(3)))
         instance._driver.instance.history.reduce()
-        instance._driver._gone.clear()
+        instance._driver._upkeep.gone.clear()
 
     with handle(tmp_path / "instance") as instance:
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")

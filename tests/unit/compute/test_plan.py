@@ -17,6 +17,7 @@ from spark_timely.compute.plan import (
     ConsolidateNode,
     DistinctNode,
     FilterNode,
+    FunctionNode,
     ImportNode,
     JoinNode,
     LatestNode,
@@ -24,10 +25,13 @@ from spark_timely.compute.plan import (
     Node,
     Plan,
     SelectNode,
+    TaskNode,
     TopNode,
+    functions_of,
     imports_of,
     parse_plan,
     plan_text,
+    with_functions,
 )
 from spark_timely.errors import InvalidUsageError
 
@@ -67,6 +71,35 @@ WRITTEN: dict[str, tuple[Node, dict[str, Any]]] = {
     "as_updates by a column": (AsUpdatesNode(a, "n"), {"op": "as_updates", "of": A, "diff": "n"}),
     "negate": (NegateNode(a), {"op": "negate", "of": A}),
     "consolidate": (ConsolidateNode(a), {"op": "consolidate", "of": A}),
+    "function": (FunctionNode(a, "loud"), {"op": "function", "of": A, "name": "loud"}),
+    "task": (
+        TaskNode("SELECT 1 FROM b", (("b", "inserts"),)),
+        {"op": "task", "sql": "SELECT 1 FROM b", "inputs": {"b": "inserts"}},
+    ),
+    "task of all parts": (
+        TaskNode(
+            "SELECT 1",
+            (("b", "inserts"), ("a", "deletes"), ("r", "contents"), ("n", "newest")),
+            "2013-01-01",
+            snapshot=True,
+            forgotten=True,
+            expect=(("y", "n > 1", "drop"), ("x", "n > 0", "fail")),
+            functions=("g", "f"),
+            replaces="1:0",
+        ),
+        {
+            "op": "task",
+            "sql": "SELECT 1",
+            "inputs": {"a": "deletes", "b": "inserts"},
+            "references": {"r": "contents", "n": "newest"},
+            "as_of": "2013-01-01",
+            "snapshot": True,
+            "forgotten": True,
+            "expect": {"x": ["n > 0", "fail"], "y": ["n > 1", "drop"]},
+            "functions": ["f", "g"],
+            "replaces": "1:0",
+        },
+    ),
 }
 
 
@@ -85,7 +118,7 @@ def test_plan_has_one_text_both_ways(name: str) -> None:
 def test_every_operator_has_its_text_tested() -> None:
     assert {node.op for node, _ in WRITTEN.values()} == {
         "import", "filter", "select", "aggregate", "latest", "top", "join", "distinct", "concat", "as_updates",
-        "negate", "consolidate",
+        "negate", "consolidate", "function", "task",
     }  # fmt: skip
 
 
@@ -104,6 +137,84 @@ def test_what_is_said_otherwise_has_the_same_text() -> None:
     assert parse_plan(json.dumps(order)).text == canonical({**order, "order_by": ["t"]})
     join = {"op": "join", "of": [A, B], "on": ["k"], "how": "inner", "as_of": False}
     assert parse_plan(json.dumps(join)).text == canonical({"op": "join", "of": [A, B], "on": ["k"]})
+
+
+def test_task_said_otherwise_has_the_same_text() -> None:
+    said = {
+        "op": "task", "sql": "s", "inputs": ["b", "a"], "references": ["r"], "as_of": "earliest", "snapshot": False,
+        "expect": {"x": "n > 0"}, "functions": [],
+    }  # fmt: skip
+    plan = parse_plan(json.dumps(said))
+    assert plan.imports == ("a", "b", "r")
+    assert plan.text == canonical(
+        {
+            "op": "task", "sql": "s", "inputs": {"a": "inserts", "b": "inserts"}, "references": {"r": "contents"},
+            "expect": {"x": ["n > 0", "fail"]},
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ({"inputs": {}}, "no inputs"),
+        ({"inputs": 5}, "inputs=5"),
+        ({"inputs": ["a", "a"]}, "inputs=['a', 'a']"),
+        ({"inputs": {"a": "contents"}}, "inputs shown as 'contents'"),
+        ({"inputs": {"a": 1}}, "inputs={'a': 1}"),
+        ({"inputs": ["a"], "references": {"b": "inserts"}}, "references shown as 'inserts'"),
+        ({"inputs": ["a"], "references": ["a"]}, "'a' twice"),
+        ({"inputs": ["a"], "as_of": True}, "as_of=True"),
+        ({"inputs": ["a"], "as_of": [1]}, "as_of=[1]"),
+        ({"inputs": ["a"], "snapshot": 1}, "snapshot=1"),
+        ({"inputs": ["a"], "expect": ["x"]}, "expect=['x']"),
+        ({"inputs": ["a"], "expect": {"x": ["n > 0"]}}, "expect x=['n > 0']"),
+        ({"inputs": ["a"], "expect": {"x": ["n > 0", "hope"]}}, "'hope'"),
+        ({"inputs": ["a"], "expect": {"x": ""}}, "expect['x']=''"),
+        ({"inputs": ["a"], "functions": ["f", "f"]}, "'f' twice"),
+        ({"inputs": ["a"], "replaces": ""}, "replaces=''"),
+        ({"inputs": ["a"], "of": A}, "part 'of'"),
+        ({"inputs": ["a"], "sql": ""}, "sql=''"),
+        ({"inputs": [""]}, "names=''"),
+    ],
+)
+def test_task_that_is_no_task_is_refused(parts: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidUsageError) as caught:
+        parse_plan(json.dumps({"op": "task", "sql": "s", **parts}))
+    assert told in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ({"reads": (("a", "rows"),)}, "a='rows'"),
+        ({"as_of": None}, "as_of=None"),
+        ({"snapshot": 1}, "snapshot=1"),
+        ({"forgotten": None}, "forgotten=None"),
+    ],
+)
+def test_task_made_wrongly_is_refused(parts: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidUsageError, match=told):
+        TaskNode(**{"sql": "s", "reads": (("a", "inserts"),), **parts})
+
+
+def test_task_is_a_whole_plan() -> None:
+    task = TaskNode("s", (("a", "inserts"),))
+    for node in (DistinctNode(task), JoinNode(a, task, ("k",)), FunctionNode(ConcatNode((a, task)), "f")):
+        with pytest.raises(InvalidUsageError, match=r"found a continual task at plan\.of") as caught:
+            Plan(node)
+        assert caught.value.context["node"].startswith("plan.of")
+
+
+def test_functions_are_found_and_renamed_wherever_they_are() -> None:
+    inner = FunctionNode(a, "f")
+    plan = Plan(JoinNode(FunctionNode(ConcatNode((inner, b)), "g"), FilterNode(inner, "n > 1"), ("k",)))
+    assert functions_of(plan) == ("f", "g")
+    renamed = with_functions(plan, {"f": "f 1", "g": "g 2"})
+    assert functions_of(renamed) == ("f 1", "g 2")
+    assert with_functions(renamed, {"f 1": "f", "g 2": "g"}) == plan
+    assert with_functions(Plan(a), {}) == Plan(a)
 
 
 def test_names_of_any_kind_keep_their_letters() -> None:

@@ -38,7 +38,7 @@ class Tasks(SparkTasks):
         super().__init__(no_spark, storage, **settings)
         self.job, self.jobs = runner(storage), list[int]()
 
-    def _run_in_spark(self, outputs: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult]:
+    def _run_in_spark(self, spark: Any, outputs: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult]:
         self.jobs.append(len(tasks))
         found: list[TaskResult] = self.job(outputs, tasks)
         return found

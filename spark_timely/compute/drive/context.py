@@ -1,0 +1,140 @@
+"""What the parts of a driver have in common: the place, the instance, its logs, and the one lock.
+
+Invariants
+----------
+1. A thread that looks at the instance, or changes it, has the lock.
+2. A handle on a log is of the thread that asks for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from spark_timely.compute.command import CreateInstance, Export
+from spark_timely.compute.instance import Instance, Running
+from spark_timely.compute.observation import ErrorCount
+from spark_timely.errors import DataLossError, LogDamagedError, OwnershipError, StorageError, described, shown
+from spark_timely.log.log import Log, keep_log
+
+if TYPE_CHECKING:
+    from spark_timely.compute.command_log import CommandLog
+    from spark_timely.compute.drive.place import Place
+    from spark_timely.compute.drive.working import Working
+    from spark_timely.time.domain import TimeDomain, TimeLike
+
+__all__ = ["FAR_POLL_S", "Context", "may_pass", "written"]
+
+FAR_POLL_S: Final = 1.0
+"""Between two looks at what is in a store, each of which is a request; and before what failed is looked at again."""
+
+
+class Context:
+    """What the parts of one driver share.
+
+    Parameters
+    ----------
+    place : Place
+    working : Working
+    commands : CommandLog
+    now : callable
+        A clock in seconds that never goes back.
+    follows : bool
+        Whether this start writes nothing; see `follows`.
+
+    Attributes
+    ----------
+    instance : Instance
+    lock : threading.RLock
+    wake : threading.Event
+        Set where the next turn has something to do.
+    follows : bool
+        Whether this start only follows what another one writes.
+    wants : callable
+        Whether whoever takes the batches of a subscribe, given by its id, has room for another one.
+    errors : dict of int to str
+        What is shown as the error of each dataflow; an empty text for none.
+    """
+
+    def __init__(
+        self, place: Place, working: Working, commands: CommandLog, now: Callable[[], float], *, follows: bool
+    ) -> None:
+        self.place, self.working, self.commands, self.now, self.follows = place, working, commands, now, follows
+        self.instance = Instance()
+        self.lock = threading.RLock()
+        self.wake = threading.Event()
+        self.wants: Callable[[str], bool] = lambda _: True
+        self.errors: dict[int, str] = {}
+        self._started: tuple[Running, ...] = ()
+        self._started_at = -1
+
+    def opened(self, path: str) -> Log:
+        """Return a log, opened or as it is now."""
+        return keep_log(path, storage_options=self.place.options(path) or None)
+
+    def runs(self) -> tuple[Running, ...]:
+        """Return all dataflows that are there."""
+        return (*self.instance.running(), *self.instance.suspended())
+
+    def started(self) -> tuple[Running, ...]:
+        """Return the dataflows that started; asked for often, and seldom another answer."""
+        if self._started_at != self.instance.version:
+            self._started, self._started_at = self.instance.running(), self.instance.version
+        return self._started
+
+    def exports(self) -> dict[str, Export]:
+        """Return the exports of all dataflows that are there, by id."""
+        return {each.id: each for running in self.runs() for each in running.dataflow.exports}
+
+    def readable(self) -> dict[str, Export]:
+        """Return what a dataflow may import, by id: exports, and relations of the introspection."""
+        return self.exports() | {id_: self.place.export_of(id_, name) for id_, name in self.relations().items()}
+
+    def created(self) -> CreateInstance:
+        """Return the command that made the instance."""
+        return next(
+            (each for each in self.instance.history.commands if isinstance(each, CreateInstance)), CreateInstance()
+        )
+
+    def relations(self) -> dict[str, str]:
+        """Return the relations of the introspection by the id of their collection."""
+        return {id_: name for name, id_ in self.created().introspection.items()}
+
+    def check_held(self, *, within_s: float = 0.0) -> None:
+        """Raise if another start has taken the instance over.
+
+        Parameters
+        ----------
+        within_s : float
+            As of `CommandLog.is_mine`.
+
+        Raises
+        ------
+        OwnershipError
+        """
+        if self.commands.is_mine(within_s=within_s):
+            return
+        holder = self.commands.holder()
+        msg = f"could not continue the instance in {self.place.directory!r}: found it taken over by {shown(holder)}"
+        raise OwnershipError(msg, hint="follow the newer start, or end this one")
+
+    def tell_error(self, number: int, ids: Iterable[str], error: BaseException | None) -> None:
+        """Show the error of a dataflow, or that it has none any more."""
+        text = "" if error is None else described(error)
+        if self.errors.get(number, "") == text:
+            return
+        self.errors[number] = text
+        for id_ in ids:
+            self.instance.tell(ErrorCount(id_, number, int(bool(text)), text))
+
+
+def may_pass(error: BaseException, /) -> bool:
+    """Whether storage could not be reached, which may be another thing in a moment."""
+    return isinstance(error, StorageError) and not isinstance(error, DataLossError | LogDamagedError)
+
+
+def written(domain: TimeDomain, time: tuple[int, ...]) -> TimeLike:
+    """Return a time as people write it, which is how readers of logs take it."""
+    found: TimeLike = domain.time_to_json(time)
+    return found

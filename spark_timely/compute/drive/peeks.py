@@ -1,0 +1,158 @@
+"""Answering the peeks of an instance: in threads of their own, tried again when there is news.
+
+Invariants
+----------
+1. What fails is the answer to its peek, and ends nothing else.
+2. A peek that waits costs nothing until what it waits for has moved.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from spark_timely.answers.finishing import row_sizes
+from spark_timely.answers.peek import peek
+from spark_timely.compute.drive.context import Context, written
+from spark_timely.compute.observation import AnswerLatency, PeekAnswer
+from spark_timely.errors import NotBeyondError, WaitTimeoutError, described
+from spark_timely.log.log import MemoryLog
+
+if TYPE_CHECKING:
+    from spark_timely.compute.command import Peek
+    from spark_timely.compute.drive.watching import Watches
+    from spark_timely.compute.instance import PendingPeek
+
+__all__ = ["Peeks", "keys_of_text", "text_of_keys"]
+
+_ANSWERERS: Final = 4
+
+
+class Peeks:
+    """The peeks that wait for an answer.
+
+    Parameters
+    ----------
+    context : Context
+    watches : Watches
+    """
+
+    def __init__(self, context: Context, watches: Watches) -> None:
+        self._context, self._watches = context, watches
+        self._answerers = ThreadPoolExecutor(_ANSWERERS, thread_name_prefix="spark_timely-answer")
+        self._running: dict[str, tuple[Future[None], float]] = {}
+        # What a peek saw when it was tried last, and the path of what it asks.
+        self._tried: dict[str, object] = {}
+        self._paths: dict[str, str | None] = {}
+
+    def know(self, asked: Peek, path: str | None) -> None:
+        """Know from now on where a peek reads: it is answered also where the collection is dropped meanwhile."""
+        self._paths[asked.id] = path
+
+    def answer(self) -> None:
+        """Begin to answer the peeks for which something has moved."""
+        context = self._context
+        pending = context.instance.pending_peeks()
+        ids = {each.peek.id for each in pending}
+        for gone in (self._running.keys() | self._paths.keys()) - ids:
+            self._running.pop(gone, None)
+            self._tried.pop(gone, None)
+            self._paths.pop(gone, None)
+        self._watches.keep_for_peeks({str(each.peek.path) for each in pending})
+        for each in pending:  # one turn per peek that waits
+            running = self._running.get(each.peek.id)
+            if running is not None and not running[0].done():
+                continue
+            state: object = each.ready
+            if each.peek.collection is None:
+                state = self._watches.version_for_peek(str(each.peek.path))
+            if running is not None and self._tried.get(each.peek.id) == state:
+                continue
+            self._tried[each.peek.id] = state
+            began = context.now() if running is None else running[1]
+            self._running[each.peek.id] = self._answerers.submit(self._answer, each, began), began
+
+    def _answer(self, pending: PendingPeek, began: float) -> None:
+        """Try to answer a peek; one that has to wait is tried again."""
+        context, asked = self._context, pending.peek
+        try:
+            rows = self._rows_of(asked)
+        except (WaitTimeoutError, NotBeyondError):
+            if pending.ready:
+                with context.lock:
+                    # It is complete as far as is known: nothing else says when to try again.
+                    self._tried.pop(asked.id, None)
+                return
+            context.wake.set()
+            return
+        except Exception as error:  # noqa: BLE001 - it is the answer (invariant 1)
+            answer = PeekAnswer(asked.id, error=described(error))
+        else:
+            size = int(row_sizes(rows.drop_columns(["_diff"])).sum()) if rows.num_rows else 0
+            answer = PeekAnswer(asked.id, rows=rows, n_bytes=size)
+        with context.lock:
+            context.instance.tell(answer)
+            if asked.collection is not None and context.instance.has(asked.collection):
+                context.instance.tell(AnswerLatency(asked.target, context.now() - began))
+        context.wake.set()
+
+    def _rows_of(self, asked: Peek) -> pa.Table:
+        context = self._context
+        plan = json.loads(asked.plan)
+        options: dict[str, Any] = {str(name): value for name, value in plan.items()}
+        if isinstance(options.get("keys"), str):
+            options["keys"] = keys_of_text(options["keys"])
+        with context.lock:
+            relation = context.relations().get(asked.collection or "")
+            if relation is not None:
+                table = context.instance.introspection.table(relation)
+            else:
+                path = asked.path or self._paths[asked.id]
+        if relation is not None:
+            return peek(_as_log(table), at=0, timeout_s=0, **options)
+        assert path is not None
+        at = written(context.opened(path).domain, asked.time)
+        return peek(
+            path,
+            at=at,
+            timeout_s=0,
+            job=context.working.job,
+            storage_options=context.place.options(path) or None,
+            **options,
+        )
+
+    def close(self, *, wait: bool = True) -> None:
+        """Answer nothing more; what runs is waited for unless said otherwise."""
+        self._answerers.shutdown(wait=wait, cancel_futures=True)
+
+
+def keys_of_text(text: str, /) -> pa.Table:
+    """Return the keys of a peek, of the text that `text_of_keys` gave."""
+    return pa.ipc.open_stream(base64.b64decode(text)).read_all()
+
+
+def text_of_keys(keys: pa.Table, /) -> str:
+    """Return the keys of a peek as text that stands in its plan: values of all types, as they are.
+
+    Examples
+    --------
+    >>> keys_of_text(text_of_keys(pa.table({"k": [b"1"]}))).to_pylist()
+    [{'k': b'1'}]
+    """
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, keys.schema) as writer:
+        writer.write_table(keys)
+    return base64.b64encode(sink.getvalue()).decode()
+
+
+def _as_log(table: pa.Table) -> MemoryLog:
+    """Return rows as a collection, to peek into."""
+    log = MemoryLog.create(table.schema, kind="collection", minimum=(0,))
+    ones = pa.array([1] * table.num_rows, pa.int64())
+    times = pa.array([0] * table.num_rows, pa.int64())
+    log.writer(owner="instance").append(table.append_column("_time", times).append_column("_diff", ones), advance_to=1)
+    return log

@@ -1,0 +1,164 @@
+"""Continual tasks of a compute instance on Spark: a body is made ready, and evaluated in a session of its own.
+
+Steps of several tasks run at once, and a body is evaluated under the settings that its task recorded. In one session
+they would change these under each other, and under peeks and copies.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, Any
+
+from spark_timely.compute.drive.working import ReadyTask, TaskRequest
+from spark_timely.continual.body import SqlBody
+from spark_timely.continual.plan import deletes, newest
+from spark_timely.spark.base.compat import is_remote
+from spark_timely.spark.bodies import SessionSettings, SparkBodies
+from spark_timely.spark.continual import ContinualTask
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_timely.continual.plan import SourcePlan, StepPlan, StepResult
+    from spark_timely.spark.compute_jobs import Jobs
+    from spark_timely.spark.dataflow import TaskPart
+    from spark_timely.time.arrays import IntArray
+
+__all__ = ["InstanceTasks"]
+
+
+class InstanceTasks:
+    """Makes the continual tasks of one instance ready: a `spark_timely.compute.drive.working.TaskBodies`.
+
+    Parameters
+    ----------
+    jobs : Jobs
+        Of the instance: bodies are looked at and evaluated as its jobs.
+    """
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        # Of bodies that are evaluated in the instance's own session.
+        self._lock = threading.RLock()
+
+    def __call__(self, request: TaskRequest, /) -> ReadyTask:
+        """Look at the body of a task, and make it ready.
+
+        Raises
+        ------
+        TimelyError
+            If the body is refused, by what it says or by Spark, or does not fit the output's log.
+        """
+        node, logs = request.node, request.logs
+        inputs, references = dict[str, Any](), dict[str, Any]()
+        for name, how in node.reads:  # one turn per log
+            if how in ("inserts", "deletes"):
+                inputs[name] = deletes(logs[name]) if how == "deletes" else logs[name]
+            else:
+                references[name] = newest(logs[name]) if how == "newest" else logs[name]
+        task = ContinualTask(
+            request.name,
+            inputs=inputs,
+            references=references,
+            body=node.sql,
+            output=request.output,
+            as_of=node.as_of,
+            snapshot=node.snapshot,
+            expect={name: (condition, otherwise) for name, condition, otherwise in node.expect},
+            forgotten=node.forgotten,
+            functions=node.functions,
+            replaces=node.replaces,
+            storage_options=dict(request.storage_options) or None,
+        )
+        session = _OwnSession(self._lock, shares=bool(node.functions))
+        try:
+            opened = self._jobs.run(request.name, lambda spark: session.apply(spark, task.prepare))
+        except BaseException:
+            session.end()
+            raise
+        part = task.task()
+        (sink,) = task.sinks
+        bodies = _JobBodies(self._jobs, session, part)
+        return ReadyTask(part.plan, sink, dict(opened), dict(task.storage), lambda: bodies, session.end)
+
+
+class _JobBodies:
+    """Evaluates the body of a task by jobs of an instance: `spark_timely.continual.plan.Bodies`."""
+
+    def __init__(self, jobs: Jobs, session: _OwnSession, part: TaskPart) -> None:
+        self._jobs, self._session, self._part = jobs, session, part
+
+    def run(self, plan: StepPlan, /) -> StepResult:
+        """Evaluate the body at the times of a step, and write what it gives."""
+        return self._jobs.run(plan.task, lambda spark: self._session.apply(spark, lambda own: self._in(own).run(plan)))
+
+    def write_times(self, source: SourcePlan, /) -> IntArray:
+        """Return the times at which a collection has inserts or deletes."""
+        name = self._part.plan.name
+        return self._jobs.run(
+            name, lambda spark: self._session.apply(spark, lambda own: self._in(own).write_times(source))
+        )
+
+    def _in(self, own: SparkSession) -> SparkBodies:
+        part = self._part
+        assert isinstance(part.body, SqlBody)
+        return SparkBodies(own, part.body, self._session.settings_of(own), part.own_names, part.many)
+
+
+class _OwnSession:
+    """The session that the body of a task is evaluated in; another one where the instance has got another one.
+
+    Parameters
+    ----------
+    lock : threading.RLock
+        Of bodies that are evaluated in the session of the instance.
+    shares : bool
+        Whether the body calls functions that may be registered in the session of the instance alone.
+    """
+
+    def __init__(self, lock: threading.RLock, *, shares: bool) -> None:
+        self._lock, self._shares = lock, shares
+        self._made: tuple[SparkSession, SparkSession, SessionSettings] | None = None
+
+    def apply(self, spark: SparkSession, act: Callable[[SparkSession], Any], /) -> Any:  # noqa: ANN401 - what it gives
+        """Return what a function gives of the session that belongs to a session of the instance."""
+        if self._made is None or self._made[0] is not spark:
+            self.end()
+            own = _apart(spark, shares=self._shares)
+            self._made = spark, own, SessionSettings(own)
+        own = self._made[1]
+        with self._lock if own is spark else nullcontext():
+            return act(own)
+
+    def settings_of(self, own: SparkSession, /) -> SessionSettings:
+        """Return the settings of the session: what it sets itself is asked once."""
+        assert self._made is not None
+        assert self._made[1] is own
+        return self._made[2]
+
+    def end(self) -> None:
+        """Let go of the session if it is one of its own."""
+        made, self._made = self._made, None
+        if made is None or made[0] is made[1] or not is_remote(made[1]):
+            return  # to stop a classic one would end Spark
+        client = made[1].client
+        with suppress(Exception):  # a server that is gone has no sessions
+            client.release_session()
+            client.close()
+
+
+def _apart(spark: SparkSession, *, shares: bool) -> SparkSession:
+    """Return a session with the settings of another one; that one itself where its client can make none."""
+    if is_remote(spark):
+        clone: Callable[[], SparkSession] | None = getattr(spark, "cloneSession", None)
+        return spark if clone is None else clone()
+    if shares:
+        return spark  # a new one has the functions of the catalog alone
+    own = spark.newSession()
+    there = own.conf.getAll
+    for name, value in spark.conf.getAll.items():  # one turn per setting
+        if there.get(name) != value and own.conf.isModifiable(name):
+            own.conf.set(name, value)
+    return own

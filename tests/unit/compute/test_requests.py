@@ -1,0 +1,340 @@
+"""Requests of other processes are done once, and answered, wherever a process ends between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_timely.compute.command_log import CommandLog
+from spark_timely.compute.drive.handle import Handle
+from spark_timely.compute.drive.requests import Requests
+from spark_timely.errors import StorageError, WaitTimeoutError
+from spark_timely.log import Log
+from tests.unit.compute.instances import TOTALS, handle, orders
+
+STEPS = ("names", "find", "put", "delete")
+
+
+class KilledError(BaseException):
+    """The process that takes requests ends here."""
+
+
+class Steps:
+    """Passes on what is asked of it, and counts; ends the process behind a step, or before one."""
+
+    def __init__(self, inner: Any, names: tuple[str, ...], met: list[str], last: str | None) -> None:
+        self._inner, self._names, self.met, self._last = inner, names, met, last
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name not in self._names:
+            return found
+
+        def step(*args: Any, **more: Any) -> Any:
+            ended = str(args[0]).rpartition(".")[2] if args and self._names is STEPS else ""
+            what = f"{name} {ended}".strip()
+            if self._last == f"before {what}":
+                raise KilledError
+            answer = found(*args, **more)
+            self.met.append(what)
+            if self._last == f"after {what}":
+                raise KilledError
+            return answer
+
+        return step
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return orders(tmp_path / "orders", (1, 1, 1, 10), (2, 1, 2, 20), upper=4)
+
+
+@pytest.fixture(autouse=True)
+def _nobody_takes_requests_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Handle, "_take_requests", lambda _: None)
+
+
+def begun(folder: Path, log: Log, *, keeps: bool = False) -> Handle:
+    """Return an instance in which there is something to change: an index, and perhaps a log."""
+    instance = handle(folder)
+    instance.configure(hydration_limit=3, other={"a": [1]})
+    instance.index("totals", TOTALS, imports={"orders": log.path}, key="k", as_of=1)
+    if keeps:
+        instance.maintain("kept", TOTALS, f"{folder}-kept", imports={"orders": log.path})
+    instance.await_frontier("totals", 3)
+    return instance
+
+
+def asked(requests: Requests, verb: str, arguments: Mapping[str, object]) -> str:
+    """Ask, and do not wait; return the name of the request."""
+    with pytest.raises(WaitTimeoutError):
+        requests.ask(verb, arguments, timeout_s=0.0)
+    return next(name[:-5] for name in files(requests) if name.endswith(".json"))
+
+
+def files(requests: Requests) -> list[str]:
+    return list(requests._storage.names())
+
+
+def answer(requests: Requests, name: str) -> Any:
+    content = requests._storage.find(f"{name}.answer")
+    return None if content is None else json.loads(content)["error"]
+
+
+def state(instance: Handle) -> dict[str, object]:
+    return {
+        "ids": sorted(instance._driver.facts.exports()),
+        "configuration": instance.configured(["hydration_limit", "other"]),
+        "allowed": instance._driver.instance.allowed("totals").elements if instance.has("totals") else None,
+    }
+
+
+def lasting(instance: Handle) -> int:
+    """Return how often the command log was written."""
+    commands = CommandLog.at(instance.place.commands, create=False)
+    (upper,) = commands.log.frontier().elements
+    return int(upper[0])
+
+
+def abandoned(instance: Handle) -> None:
+    """Let it end as if its process were gone."""
+    instance._ended = True
+    instance._driver.wake.set()
+    instance._thread.join()
+
+
+ASKED: dict[str, tuple[str, Callable[[Path, Log], dict[str, object]]]] = {
+    "drop": ("drop", lambda *_: {"id": "totals"}),
+    "drop of a log": ("drop", lambda *_: {"id": "kept"}),
+    "configure": ("configure", lambda *_: {"hydration_limit": 7, "other": {"b": 2}}),
+    "allow_compaction": ("allow_compaction", lambda *_: {"id": "totals", "frontier": [3]}),
+    "index": ("index", lambda _, log: {"id": "new", "query": TOTALS, "imports": {"orders": log.path}, "key": ["k"]}),
+    "maintain": (
+        "maintain",
+        lambda folder, log: {"id": "new", "query": TOTALS, "imports": {"orders": log.path}, "into": f"{folder}-new"},
+    ),
+}
+
+
+def places(verb: str) -> Iterator[str]:
+    """Give each place between two steps."""
+    ends = ["names", "find json", "find begun", "put begun", verb, "put answer", "delete json", "delete begun"]
+    if verb in ("index", "maintain"):
+        ends = [end for end in ends if end not in ("find begun", "put begun")]
+    yield f"before {ends[0]}"
+    yield from (f"after {end}" for end in ends)
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_request_is_done_once_wherever_the_process_ends(tmp_path: Path, log: Log, what: str) -> None:
+    verb, given = ASKED[what]
+    for number, last in enumerate(places(verb)):
+        folder = tmp_path / f"instance{number}"
+        old = begun(folder, log, keeps=what == "drop of a log")
+        unchanged = state(old)
+        arguments = given(folder, log)
+        name = asked(Requests(old.place), verb, arguments)
+        killed, met = Requests(old.place), list[str]()
+        killed._storage = Steps(killed._storage, STEPS, met, last)  # type: ignore[assignment]
+        with pytest.raises(KilledError):
+            killed.take(Steps(old, (verb,), met, last))  # type: ignore[arg-type]
+        abandoned(old)
+        with handle(folder) as new:
+            requests, before = Requests(new.place), lasting(new)
+            changed = state(new)
+            requests.take(new)
+            assert answer(requests, name) is None, last
+            assert files(requests) == [f"{name}.answer"], last
+            after = state(new)
+            assert after != unchanged, last
+            if verb in met and verb != "allow_compaction":  # that is written within a second
+                assert after == changed, last
+                assert lasting(new) == before, last
+            assert requests.take(new) == 0
+            assert state(new) == after
+
+
+@pytest.mark.parametrize("last", ["after put begun", "after drop"])
+def test_what_is_made_after_a_drop_began_is_not_dropped(tmp_path: Path, log: Log, last: str) -> None:
+    old = begun(tmp_path / "instance", log)
+    name = asked(Requests(old.place), "drop", {"id": "totals"})
+    killed = Requests(old.place)
+    killed._storage = Steps(killed._storage, STEPS, [], last)  # type: ignore[assignment]
+    with pytest.raises(KilledError):
+        killed.take(Steps(old, ("drop",), [], last))  # type: ignore[arg-type]
+    abandoned(old)
+    with handle(tmp_path / "instance") as new:
+        if new.has("totals"):
+            new.drop("totals")
+        new.index("totals", TOTALS, imports={"orders": log.path}, key="k")
+        requests = Requests(new.place)
+        requests.take(new)
+        assert answer(requests, name) is None
+        assert new.has("totals")
+        new.await_frontier("totals", 3)
+
+
+def test_value_that_was_changed_after_a_configure_stays(tmp_path: Path, log: Log) -> None:
+    old = begun(tmp_path / "instance", log)
+    asked(Requests(old.place), "configure", {"hydration_limit": 7})
+    killed = Requests(old.place)
+    with pytest.raises(KilledError):
+        killed.take(Steps(old, ("configure",), [], "after configure"))  # type: ignore[arg-type]
+    abandoned(old)
+    with handle(tmp_path / "instance") as new:
+        assert new.configured(["hydration_limit"]) == {"hydration_limit": 7}
+        new.configure(hydration_limit=8)
+        Requests(new.place).take(new)
+        assert new.configured(["hydration_limit"]) == {"hydration_limit": 8}
+
+
+def test_compaction_that_was_allowed_is_not_of_another_index(tmp_path: Path, log: Log) -> None:
+    old = begun(tmp_path / "instance", log)
+    asked(Requests(old.place), "allow_compaction", {"id": "totals", "frontier": [3]})
+    killed = Requests(old.place)
+    with pytest.raises(KilledError):
+        killed.take(Steps(old, ("allow_compaction",), [], "after allow_compaction"))  # type: ignore[arg-type]
+    abandoned(old)
+    with handle(tmp_path / "instance") as new:
+        new.drop("totals")
+        new.index("totals", TOTALS, imports={"orders": log.path}, key="k", as_of=1)
+        Requests(new.place).take(new)
+        assert new._driver.instance.allowed("totals").elements == ((1,),)
+
+
+@pytest.mark.parametrize("verb", ["drop", "index"])
+def test_answer_that_was_taken_ends_its_request(tmp_path: Path, log: Log, verb: str) -> None:
+    old = begun(tmp_path / "instance", log)
+    requests = Requests(old.place)
+    name = asked(requests, *((verb, ASKED[verb][1](tmp_path, log))))
+    killed = Requests(old.place)
+    killed._storage = Steps(killed._storage, STEPS, [], "after put answer")  # type: ignore[assignment]
+    with pytest.raises(KilledError):
+        killed.take(old)
+    abandoned(old)
+    # Whoever asked takes the answer now.
+    for end in ("json", "answer"):
+        requests._storage.delete(f"{name}.{end}")
+    with handle(tmp_path / "instance") as new:
+        if verb == "index":
+            new.drop("new")
+        else:
+            new.index("totals", TOTALS, imports={"orders": log.path}, key="k")
+        before = state(new)
+        assert requests.take(new) == 0
+        assert state(new) == before
+        assert files(requests) == []  # nor is it begun any more
+
+
+def test_asking_deletes_the_request_before_the_answer(tmp_path: Path, log: Log) -> None:
+    with begun(tmp_path / "instance", log) as instance:
+        asks, takes, met = Requests(instance.place), Requests(instance.place), list[str]()
+        inner = asks._storage
+
+        class Looking(Steps):
+            def find(self, path: str) -> bytes | None:
+                takes._storage.names()
+                takes.take(instance)
+                return inner.find(path)
+
+        asks._storage = Looking(inner, STEPS, met, None)  # type: ignore[assignment]
+        asks.ask("drop", {"id": "totals"})
+        assert met[-2:] == ["delete json", "delete answer"]
+        assert files(takes) == []
+
+
+def test_refusal_leaves_nothing_and_names_what_is_missing(tmp_path: Path, log: Log) -> None:
+    with begun(tmp_path / "instance", log) as instance:
+        requests = Requests(instance.place)
+        instance.index("over", "SELECT k FROM totals")
+        before, written = state(instance), lasting(instance)
+        for arguments, word in (
+            ({"id": "none"}, "none"),
+            ({"id": "totals"}, "imported"),
+            ({}, "KeyError"),
+            ({"id": "over", "more": 1}, "more"),
+        ):
+            name = asked(requests, "drop", arguments)
+            assert requests.take(instance) == 1
+            assert word in str(answer(requests, name))
+            assert files(requests) == [f"{name}.answer"]
+            requests._storage.delete(f"{name}.answer")
+        assert state(instance) == before
+        assert lasting(instance) == written
+
+
+def test_answer_is_written_later_and_nothing_is_repeated(tmp_path: Path, log: Log) -> None:
+    with begun(tmp_path / "instance", log) as instance:
+        requests = Requests(instance.place)
+        name = asked(requests, "configure", {"hydration_limit": 7})
+        inner = requests._storage
+
+        class Away(Steps):
+            def put(self, path: str, content: bytes, **more: Any) -> None:
+                if path.endswith(".answer"):
+                    msg = "could not write: found no answer"
+                    raise StorageError(msg, hint="wait", determinate=True)
+                inner.put(path, content, **more)
+
+        requests._storage = Away(inner, STEPS, [], None)  # type: ignore[assignment]
+        for _ in range(3):
+            with pytest.raises(StorageError):
+                requests.take(instance)
+        instance.configure(hydration_limit=8)
+        requests._storage = inner
+        assert requests.take(instance) == 1
+        assert answer(requests, name) is None
+        assert instance.configured(["hydration_limit"]) == {"hydration_limit": 8}
+        assert not requests._done
+
+
+def test_request_that_fails_of_storage_is_tried_again(tmp_path: Path, log: Log) -> None:
+    with begun(tmp_path / "instance", log) as instance:
+        requests = Requests(instance.place)
+        first = asked(requests, "drop", {"id": "totals"})
+        with pytest.raises(WaitTimeoutError):
+            requests.ask("configure", {"hydration_limit": 7}, timeout_s=0.0)
+
+        class Failing(Steps):
+            def drop(self, _: str) -> None:
+                msg = "could not write: found no answer"
+                raise StorageError(msg, hint="wait", determinate=True)
+
+        requests.take(Failing(instance, (), [], None))  # type: ignore[arg-type]
+        assert instance.configured(["hydration_limit"]) == {"hydration_limit": 7}
+        assert f"{first}.json" in files(requests)
+        requests.take(instance)
+        assert not instance.has("totals")
+        assert answer(requests, first) is None
+        assert not requests._failed
+
+
+def test_what_was_left_for_a_day_is_deleted(tmp_path: Path, log: Log) -> None:
+    with begun(tmp_path / "instance", log) as instance:
+        requests = Requests(instance.place)
+        asked(requests, "drop", {"id": "none"})
+        requests.take(instance)
+        kept = files(requests)
+        for name in (f"{1:020d}-a.answer", f".{1:020d}-a.json.0.tmp", f"{1:020d}-a.new", f"{1:020d}-a.begun"):
+            requests._storage.put(name, b"{}", replace=False)
+        requests.take(instance)
+        assert files(requests) == kept
+
+
+def test_damaged_request_is_answered(tmp_path: Path, log: Log) -> None:
+    with begun(tmp_path / "instance", log) as instance:
+        requests = Requests(instance.place)
+        for number, text in enumerate((b"", b"[]", b"{}", b'{"verb": "close", "arguments": {}}', b"\xff")):
+            if number == 0:
+                name = asked(requests, "drop", {"id": "totals"})  # which makes the folder
+                requests._storage.put(f"{name}.json", text, replace=True)
+            else:
+                requests._storage.put(f"{number:020d}-x.json", text, replace=False)
+        requests.take(instance)
+        assert not [name for name in files(requests) if not name.endswith(".answer")]
+        assert all(answer(requests, name[:-7])["message"] for name in files(requests))
+        assert instance.error is None

@@ -1,0 +1,144 @@
+"""Starts of dataflows and of instances where something is not as usual: nothing written yet, a log out of reach."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_timely.compute.drive import resuming
+from spark_timely.compute.drive.context import Context
+from spark_timely.compute.drive.handle import Handle
+from spark_timely.errors import StorageError, WaitTimeoutError
+from spark_timely.log import Log
+from spark_timely.log.log import create_log
+from tests.faults.harness import wait_until
+from tests.unit.compute.instances import SCHEMA, TOTALS, append, handle, orders, rows
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return orders(tmp_path / "orders", (1, 1, 1, 10), (2, 1, 2, 20), upper=4)
+
+
+def test_index_that_may_forget_ahead_is_read_from_there(tmp_path: Path) -> None:
+    empty = create_log(tmp_path / "orders", SCHEMA, kind="collection", minimum=(0,), flush=False)
+    with handle(tmp_path / "instance") as instance:
+        instance.index("totals", TOTALS, imports={"orders": empty.path}, key="k")
+        instance.allow_compaction("totals", 3)
+        batches = instance.subscribe("SELECT k FROM totals")
+        later = instance.index("later", "SELECT k, n FROM totals")
+        assert later.as_of.elements == ((3,),)
+        append(empty, (1, 1, 1, 10), (4, 1, 2, 20), upper=5)
+        instance.await_frontier("later", 4)
+        assert rows(instance.peek("later", at=3)) == [(1, 1, 1)]
+        assert rows(instance.peek("later", at=4)) == [(1, 1, 1), (2, 1, 1)]
+        first = batches.next_batch(timeout_s=30)
+        assert first is not None
+        assert rows(first.updates.select(["k", "_diff"])) == [(1, 1)]  # type: ignore[union-attr]
+
+
+class Away:
+    """Storage of some logs that cannot be reached."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.paths: set[str] = set()
+        for module in ("resuming", "hosted", "watching"):
+            name = f"spark_timely.compute.drive.{module}.open_log"
+            monkeypatch.setattr(name, self._opening(resuming.open_log))
+
+    def _opening(self, inner: object) -> object:
+        def opened(path: str, **options: object) -> Log:
+            if str(path) in self.paths:
+                msg = f"could not read log {path!r}: found no answer"
+                raise StorageError(msg, hint="wait", determinate=True)
+            return inner(path, **options)  # type: ignore[operator, no-any-return]
+
+        return opened
+
+
+def test_output_out_of_reach_keeps_no_other_from_starting(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def filled(instance: Handle) -> None:
+        instance.maintain("out", "SELECT k FROM orders", str(tmp_path / "out"), imports={"orders": log.path})
+        instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
+        instance.await_frontier("out", 3)
+        instance.await_frontier("totals", 3)
+
+    with handle(tmp_path / "instance") as instance:
+        filled(instance)
+    away = Away(monkeypatch)
+    away.paths.add(str(tmp_path / "out"))
+    with handle(tmp_path / "instance") as instance:
+        append(log, (4, 1, 1, 1), upper=5)
+        instance.await_frontier("totals", 4)
+        assert rows(instance.peek("totals")) == [(1, 2, 11, 1), (2, 1, 20, 1)]
+        away.paths.clear()
+        instance._driver.try_again()
+        instance.await_frontier("out", 4)
+
+
+def test_follower_needs_no_import_of_what_it_reads(tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    with handle(tmp_path / "instance") as leader:
+        leader.index("totals", TOTALS, imports={"orders": log.path}, key="k")
+        leader.await_frontier("totals", 3)
+        away = Away(monkeypatch)
+        away.paths.add(log.path)
+        with handle(tmp_path / "instance", read_only=True) as follower:
+            follower.await_frontier("totals", 3)
+            assert rows(follower.peek("totals")) == [(1, 1, 10, 1), (2, 1, 20, 1)]
+            assert follower.show("errors").num_rows == 0
+            assert "totals: " in follower.why("totals")
+            append(log, (4, 1, 1, 1), upper=5)
+            follower.await_frontier("totals", 4)
+            # What it reads itself, it has to reach.
+            with pytest.raises((StorageError, WaitTimeoutError)):
+                follower.subscribe('{"op": "import", "name": "orders"}', imports={"orders": log.path})
+            away.paths.clear()
+            follower.allow_writes()
+            append(log, (5, 1, 1, 1), upper=6)
+            follower.await_frontier("totals", 5)
+
+
+def test_create_while_storage_is_away_says_so(tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    with handle(tmp_path / "instance") as instance:
+        instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
+        instance.await_frontier("totals", 3)
+
+        opened = Context.opened
+
+        def failing(self: Context, path: str) -> Log:
+            if path == log.path:
+                return opened(self, path)
+            msg = f"could not read log {path!r}: found no answer"
+            raise StorageError(msg, hint="wait", determinate=True)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Context, "opened", failing)
+            with pytest.raises(StorageError, match="no answer"):
+                instance.index("more", TOTALS, imports={"orders": log.path})
+        assert not instance.has("more")
+        instance.index("more", TOTALS, imports={"orders": log.path})
+        instance.await_frontier("more", 3)
+
+
+def test_error_of_a_look_is_shown_until_one_succeeds(tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    with handle(tmp_path / "instance") as instance:
+        instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
+        instance.await_frontier("totals", 3)
+        batches = instance.subscribe("totals", id_="mine")
+        assert batches.next_batch(timeout_s=30) is not None
+        hosted = next(each for each in instance._driver._hosting._hosted.values() if not each.has_begun)
+
+        def failing() -> None:
+            msg = "could not read log: found no answer"
+            raise StorageError(msg, hint="wait", determinate=True)
+
+        monkeypatch.setattr(hosted, "look", failing)
+        append(log, (4, 1, 1, 1), upper=5)
+        wait_until(lambda: instance.show("errors").num_rows == 1, deadline_s=30, what="the error")
+        assert instance.show("errors")["export_id"].to_pylist() == ["mine"]
+        monkeypatch.undo()
+        wait_until(lambda: instance.show("errors").num_rows == 0, deadline_s=30, what="its end")
+        assert batches.next_batch(timeout_s=30) is not None
