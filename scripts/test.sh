@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The whole suite in two runs: what needs neither Spark nor kills on all cores; then the rest in two processes, file by
-# file, the longest first, each with one Spark session: jobs of their own start there again and again, and use half the
-# machine. They are all in three folders: the others are not collected again.
+# The whole suite in two runs: what needs neither Spark nor kills on all cores; then the rest in three processes, file by
+# file, the longest first, each with one Spark session: jobs of their own start there again and again, and each process
+# waits a quarter of its time for an end of something. They are all in three folders: the others are not collected again.
 # Arguments go to both runs; a choice (-k) may leave one of them empty, not both.
 
 set -uo pipefail
@@ -20,7 +20,7 @@ bash scripts/pytest.sh -n auto -m "not spark and not connect and not faults and 
     --junitxml=build/test-report-plain.xml --durations=10 tests "$@" || plain=$?
 [ "$plain" -ne "$INTERRUPTED" ] || exit "$plain"
 rest=0
-bash scripts/pytest.sh -n 2 --dist loadfile --no-loadscope-reorder -m "(spark or connect or faults) and not long and not bench" \
+bash scripts/pytest.sh -n 3 --dist loadfile --no-loadscope-reorder -m "(spark or connect or faults) and not long and not bench" \
     --junitxml=build/test-report.xml --durations=15 tests/faults tests/stores tests/spark "$@" || rest=$?
 
 if [ "$plain" -eq "$NOTHING_FOUND" ] && [ "$rest" -eq "$NOTHING_FOUND" ]; then

@@ -3,7 +3,8 @@
 - The driver runs in a time zone that is neither UTC nor the session's, so that a mistaken zone shows.
 - Settings of Spark in the environment of whoever runs the tests are dropped.
 - Tests run by folder: what is quick and near the ground first, Spark later; of that the longest files first, so that
-  two processes end together.
+  processes end together.
+- A test that takes the session of Spark says so by a mark: without it a run of what needs no JVM would start one.
 - A skipped test fails the run: nothing is skipped silently.
 """
 
@@ -52,14 +53,15 @@ settings.register_profile("mutants", settings.get_profile("default"), phases=[Ph
 settings.load_profile("long" if os.environ.get("SPARK_TIMELY_LONG", "0") not in {"", "0"} else "default")
 
 _FOLDERS = ("unit", "golden", "property", "conformance", "interop", "typing", "stores", "faults", "spark", "bench")
-# Of those with Spark or kills, the longest first: the last that one process takes should not keep the other waiting.
+# Of those with Spark or kills, the longest first: the last that one process takes should not keep the others waiting.
 LONGEST_FILES = (
-    "spark/test_connect.py",
-    "spark/test_pages.py",
     "spark/test_many_times.py",
+    "spark/test_connect.py",
+    "spark/test_continual.py",
+    "spark/test_pages.py",
+    "spark/test_many_times_tasks.py",
     "spark/test_mirror.py",
     "faults/test_kill.py",
-    "spark/test_continual.py",
     "spark/test_replay.py",
     "faults/test_dataflow_kill.py",
     "spark/test_example_handover.py",
@@ -67,7 +69,6 @@ LONGEST_FILES = (
     "spark/test_dataflow.py",
     "spark/test_source.py",
     "stores/test_faults.py",
-    "spark/test_many_times_tasks.py",
     "spark/test_short_examples.py",
     "spark/test_handover.py",
     "spark/test_seen.py",
@@ -98,6 +99,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     root = config.rootpath / "tests"
+    unmarked = [
+        item.nodeid
+        for item in items
+        if "spark" in getattr(item, "fixturenames", ()) and item.get_closest_marker("spark") is None
+    ]
+    if unmarked:
+        raise pytest.UsageError(
+            f"could not collect the tests: found {unmarked[0]!r} with the fixture 'spark' without its mark — hint: "
+            "add pytestmark = pytest.mark.spark"
+        )
 
     longest = {root / name: place for place, name in enumerate(LONGEST_FILES)}
 

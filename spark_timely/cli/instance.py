@@ -125,7 +125,13 @@ def _create(options: argparse.Namespace, console: Console) -> bool:
     if options.query is None:
         msg = "could not read the command line: found create without --query"
         raise InvalidOptionError(msg, hint="write --query 'SELECT … FROM name' --import name=PATH")
-    asked: dict[str, object] = {"id": _id(options), "query": options.query, "imports": _pairs(options, "import")}
+    asked: dict[str, object] = {"id": _id(options), "query": options.query}
+    if options.input:
+        return _create_task(asked, options, console)
+    if options.reference or options.snapshot:
+        msg = "could not read the command line: found --reference or --snapshot without --input"
+        raise InvalidOptionError(msg, hint="they are of a continual task: write --input NAME=LOG too")
+    asked["imports"] = _pairs(options, "import")
     if options.as_of is not None:
         asked["as_of"] = options.as_of
     if options.into is not None:
@@ -133,6 +139,16 @@ def _create(options: argparse.Namespace, console: Console) -> bool:
     return _ask(
         "index", {**asked, "key": [name for given in options.key for name in names_of(given)]}, options, console
     )
+
+
+def _create_task(asked: dict[str, object], options: argparse.Namespace, console: Console) -> bool:
+    if getattr(options, "import") or options.key:
+        msg = "could not read the command line: found --import or --key beside --input"
+        raise InvalidOptionError(msg, hint="a continual task reads --input and --reference, and has no key")
+    asked |= {"inputs": _pairs(options, "input"), "references": _pairs(options, "reference")}
+    given = {"into": options.into, "as_of": options.as_of, "snapshot": options.snapshot or None}
+    asked |= {name: value for name, value in given.items() if value is not None}
+    return _ask("continual_task", asked, options, console)
 
 
 def _drop(options: argparse.Namespace, console: Console) -> bool:

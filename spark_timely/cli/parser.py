@@ -418,6 +418,21 @@ def _instance_arguments(parser: argparse.ArgumentParser) -> None:
         help="create: columns to index by, as A,B; peek: only rows of this key, as COLUMN=VALUE; may be repeated",
     )
     parser.add_argument("--into", metavar="PATH", help="create: maintain a log there, in place of an index")
+    parser.add_argument(
+        "--input",
+        metavar="NAME=LOG",
+        action="append",
+        default=[],
+        help="create: a continual task; what a name in its SQL stands for, id or path, whose rows make its times",
+    )
+    parser.add_argument(
+        "--reference",
+        metavar="NAME=LOG",
+        action="append",
+        default=[],
+        help="create: a continual task; what a name in its SQL stands for, id or path, as of each time",
+    )
+    parser.add_argument("--snapshot", action="store_true", help="create: a continual task begins with what is there")
     parser.add_argument("--as-of", metavar="TIME", help="create: from when on (the newest that can be answered)")
     parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="configure: a value")
     parser.add_argument("--at", metavar="TIME", help="peek: the time (the newest that is complete)")

@@ -118,6 +118,7 @@ class ComputeInstance(Handle):
             retain=None if retain is None else partial(_retained, retain),
             task_bodies=InstanceTasks(self._jobs),
             check=self._check,
+            keyed_bytes=self._jobs.keyed_bytes,
         )
         try:
             super().__init__(

@@ -55,6 +55,10 @@ _INTERRUPT_S: Final = 0.5
 _MODE: Final = "spark.scheduler.mode"
 _POOL: Final = "spark.scheduler.pool"
 
+# Tasks take half of it at most, as many bytes as are read and grouped in about half a second on one core: beside a
+# dataflow that hydrates 10 M rows (46 MB) in two tasks, small jobs took 20 s (99th percentile), and so 4.8 s.
+_KEYED_BYTES: Final = 4 << 20
+
 # What a server of Connect says of a session that it does not have any more, and the client of one that is closed.
 _LOST: Final = re.compile(r"INVALID_HANDLE\.SESSION_(CLOSED|CHANGED|NOT_FOUND)|NO_ACTIVE_SESSION")
 
@@ -380,6 +384,13 @@ class Jobs:
                 if spark is self._spark:
                     self._fair = fair
         return fair
+
+    def keyed_bytes(self) -> int | None:
+        """Return from how many bytes on a piece is computed by key, so that others get their turn; None for as usual.
+
+        Without fair scheduling the tasks of an earlier job come first, however many there are.
+        """
+        return _KEYED_BYTES if self._fair else None
 
     def _clone(self, spark: SparkSession, number: int, pool: str) -> SparkSession:
         with self._lock:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_timely.compute.drive.working import ReadyTask, TaskRequest
 from spark_timely.continual.body import SqlBody
 from spark_timely.continual.plan import deletes, newest
+from spark_timely.errors import InvalidUsageError
 from spark_timely.spark.base.compat import is_remote
 from spark_timely.spark.bodies import SessionSettings, SparkBodies
+from spark_timely.spark.compute_jobs import says_lost
 from spark_timely.spark.continual import ContinualTask
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from spark_timely.time.arrays import IntArray
 
 __all__ = ["InstanceTasks"]
+
+_T = TypeVar("_T")
 
 
 class InstanceTasks:
@@ -72,39 +76,40 @@ class InstanceTasks:
             replaces=node.replaces,
             storage_options=dict(request.storage_options) or None,
         )
-        session = _OwnSession(self._lock, shares=bool(node.functions))
+        body = task.task().body
+        # Statements that see what others before them changed: the client of Connect has what is computed once for them
+        # in the active session alone (4.2), which no clone is.
+        several = isinstance(body, SqlBody) and len(body.statements) > 1
+        session = _OwnSession(self._jobs, self._lock, request.name, shares=bool(node.functions), is_active=several)
         try:
-            opened = self._jobs.run(request.name, lambda spark: session.apply(spark, task.prepare))
+            opened = session.run(lambda own, _: task.prepare(own))
         except BaseException:
             session.end()
             raise
         part = task.task()
         (sink,) = task.sinks
-        bodies = _JobBodies(self._jobs, session, part)
+        bodies = _JobBodies(session, part)
         return ReadyTask(part.plan, sink, dict(opened), dict(task.storage), lambda: bodies, session.end)
 
 
 class _JobBodies:
     """Evaluates the body of a task by jobs of an instance: `spark_timely.continual.plan.Bodies`."""
 
-    def __init__(self, jobs: Jobs, session: _OwnSession, part: TaskPart) -> None:
-        self._jobs, self._session, self._part = jobs, session, part
+    def __init__(self, session: _OwnSession, part: TaskPart) -> None:
+        self._session, self._part = session, part
 
     def run(self, plan: StepPlan, /) -> StepResult:
         """Evaluate the body at the times of a step, and write what it gives."""
-        return self._jobs.run(plan.task, lambda spark: self._session.apply(spark, lambda own: self._in(own).run(plan)))
+        return self._session.run(lambda own, settings: self._in(own, settings).run(plan))
 
     def write_times(self, source: SourcePlan, /) -> IntArray:
         """Return the times at which a collection has inserts or deletes."""
-        name = self._part.plan.name
-        return self._jobs.run(
-            name, lambda spark: self._session.apply(spark, lambda own: self._in(own).write_times(source))
-        )
+        return self._session.run(lambda own, settings: self._in(own, settings).write_times(source))
 
-    def _in(self, own: SparkSession) -> SparkBodies:
+    def _in(self, own: SparkSession, settings: SessionSettings) -> SparkBodies:
         part = self._part
         assert isinstance(part.body, SqlBody)
-        return SparkBodies(own, part.body, self._session.settings_of(own), part.own_names, part.many)
+        return SparkBodies(own, part.body, settings, part.own_names, part.many)
 
 
 class _OwnSession:
@@ -112,31 +117,56 @@ class _OwnSession:
 
     Parameters
     ----------
+    jobs : Jobs
+        Of the instance.
     lock : threading.RLock
         Of bodies that are evaluated in the session of the instance.
+    name : str
+        Of the task.
     shares : bool
         Whether the body calls functions that may be registered in the session of the instance alone.
+    is_active : bool
+        Whether on Connect it has to be the active session.
     """
 
-    def __init__(self, lock: threading.RLock, *, shares: bool) -> None:
-        self._lock, self._shares = lock, shares
+    def __init__(self, jobs: Jobs, lock: threading.RLock, name: str, *, shares: bool, is_active: bool) -> None:
+        self._jobs, self._lock, self._name, self._shares, self._is_active = jobs, lock, name, shares, is_active
         self._made: tuple[SparkSession, SparkSession, SessionSettings] | None = None
 
-    def apply(self, spark: SparkSession, act: Callable[[SparkSession], Any], /) -> Any:  # noqa: ANN401 - what it gives
-        """Return what a function gives of the session that belongs to a session of the instance."""
-        if self._made is None or self._made[0] is not spark:
-            self.end()
-            own = _apart(spark, shares=self._shares)
-            self._made = spark, own, SessionSettings(own)
-        own = self._made[1]
-        with self._lock if own is spark else nullcontext():
-            return act(own)
+    def run(self, act: Callable[[SparkSession, SessionSettings], _T], /) -> _T:
+        """Return what a function gives of the session and its settings, in a job of the instance."""
+        return self._jobs.run(self._name, lambda _: self._applied(act))
 
-    def settings_of(self, own: SparkSession, /) -> SessionSettings:
-        """Return the settings of the session: what it sets itself is asked once."""
-        assert self._made is not None
-        assert self._made[1] is own
-        return self._made[2]
+    def _applied(self, act: Callable[[SparkSession, SessionSettings], _T]) -> _T:
+        theirs = self._jobs.session()
+        if self._made is None or self._made[0] is not theirs:
+            self.end()
+            own = theirs if self._has_to_be(theirs) else _apart(theirs, shares=self._shares)
+            self._made = theirs, own, SessionSettings(own)
+        _, own, settings = self._made
+        if own is theirs:
+            with self._lock:
+                return act(own, settings)
+        try:
+            with self._jobs.joined(own):
+                return act(own, settings)
+        except Exception as error:
+            if says_lost(own, error):
+                self.end()  # a server forgets sessions that nobody used for an hour: the next try has another one
+            raise
+
+    def _has_to_be(self, theirs: SparkSession) -> bool:
+        """Return whether it has to be the instance's own session, and refuse one that cannot be it."""
+        if not self._is_active or not is_remote(theirs):
+            return False
+        if type(theirs).active() is not theirs:
+            msg = (
+                f"could not run task {self._name!r}: found several statements, and a session that is not the active one"
+            )
+            raise InvalidUsageError(
+                msg, hint="run the instance with the first session of the process, or say it in one"
+            )
+        return True
 
     def end(self) -> None:
         """Let go of the session if it is one of its own."""

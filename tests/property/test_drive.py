@@ -22,7 +22,8 @@ from spark_timely.compute.command import AllowCompaction, CreateDataflow, Schedu
 from spark_timely.compute.command_log import CommandLog
 from spark_timely.compute.drive import driver as drivers
 from spark_timely.compute.drive import peeks, subscribes, upkeep
-from spark_timely.compute.drive.handle import Batches, Handle
+from spark_timely.compute.drive.batches import Batches
+from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.hosted import Hosted
 from spark_timely.compute.drive.hosting import Hosting
 from spark_timely.compute.drive.place import Place

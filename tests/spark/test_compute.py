@@ -107,7 +107,7 @@ def test_peek_and_copy_say_that_the_session_was_stopped(spark: SparkSession, tmp
         assert instance.show("errors").num_rows == 0
 
 
-def test_jobs_of_a_dataflow_are_in_a_pool_and_leave_their_thread_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+def test_jobs_of_a_dataflow_are_in_a_pool_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
     def pools(session: SparkSession) -> tuple[set[str], set[str]]:
         """Return in which pools and with which tags the tasks of a job of two stages are."""
 
@@ -151,7 +151,7 @@ def _with(look: Any, batches: Any) -> Any:
     yield from look(kept)
 
 
-def test_close_interrupts_the_jobs_of_the_instance_and_no_others(spark: SparkSession, tmp_path: Path) -> None:
+def test_close_interrupts_jobs_of_the_instance_and_no_others(spark: SparkSession, tmp_path: Path) -> None:
     log = create_log(tmp_path / "orders", SCHEMA, minimum=(0,), kind="collection")
     append(log, (1, 1, 1, 10), upper=2)
     begun = tmp_path / "begun"

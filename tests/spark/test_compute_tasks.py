@@ -7,21 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
 from spark_timely.compute.command_log import CommandLog
-from spark_timely.errors import InvalidUsageError, TimelyError
+from spark_timely.errors import TimelyError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
 from spark_timely.spark.compute import ComputeInstance
 from spark_timely.spark.continual import ContinualTask, deletes, newest
+from tests.faults.harness import wait_until
 from tests.spark.connect_compute_job import SCHEMA, append, rows
+from tests.spark.connect_tasks_job import EXPECTED, JOIN, main
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-
-JOIN = "SELECT o.k, o.v * r.v AS v FROM orders o JOIN rates r USING (k)"
 
 
 @pytest.fixture
@@ -99,6 +98,9 @@ def test_tasks_of_an_instance_write_what_those_of_queries_do(
         instance.await_frontier("counts", 6)
         found = Counter(tuple(row) for row in rows(instance.peek("counts")))
         assert instance.show("errors").num_rows == 0
+        instance.drop("kept")
+        # What it had read of its own output, too.
+        wait_until(lambda: not open_log(tmp_path / "kept-1").retainers(), deadline_s=60, what="the end of 'kept'")
     joined: dict[int, list[int]] = {}
     for row, n in held(tmp_path / "join-1").items():
         joined.setdefault(dict(row)["k"], []).extend([dict(row)["v"]] * n)
@@ -116,9 +118,7 @@ def test_tasks_of_an_instance_write_what_those_of_queries_do(
     assert {dict(row)["_time"] for row in held(tmp_path / "newest-1")} == {3, 4}
 
 
-def test_body_is_evaluated_under_the_settings_it_began_with(
-    spark: SparkSession, tmp_path: Path, orders: Log
-) -> None:
+def test_body_is_evaluated_under_the_settings_it_began_with(spark: SparkSession, tmp_path: Path, orders: Log) -> None:
     hours = "SELECT k, hour(timestamp_seconds(v)) AS v FROM o"
     zone = spark.conf.get("spark.sql.session.timeZone")
     spark.udf.register("of_this_session", lambda v: v + 1, "long")
@@ -165,17 +165,5 @@ def test_what_spark_refuses_changes_nothing(spark: SparkSession, tmp_path: Path,
             assert not (tmp_path / "new").exists()
 
 
-def test_function_of_python_runs_where_the_rows_are(spark: SparkSession, tmp_path: Path, orders: Log) -> None:
-    def twice(table: pa.Table) -> pa.Table:
-        return pa.table({"k": table["k"], "v": pc.multiply(table["v"], 2)})
-
-    plan = '{"op": "function", "name": "twice", "of": {"op": "import", "name": "orders"}}'
-    asked: dict[str, Any] = {"imports": {"orders": orders.path}, "functions": {"twice": twice}}
-    with ComputeInstance(spark, str(tmp_path / "instance")) as instance:
-        assert instance.copy_to(plan, str(tmp_path / "copy"), timeout_s=120, **asked) == 3
-        with instance.subscribe(plan, **asked) as batches:
-            batch = batches.next_batch(timeout_s=120)
-            assert batch is not None
-            assert sorted(map(tuple, rows(batch.updates.select(["v", "_diff"])))) == [(40, 2), (60, 1)]
-        with pytest.raises(InvalidUsageError, match="'twice', which is not restartable"):
-            instance.index("x", plan, imports=asked["imports"])
+def test_tasks_and_functions_answer_as_through_connect(spark: SparkSession, tmp_path: Path) -> None:
+    assert main(spark, tmp_path) == EXPECTED

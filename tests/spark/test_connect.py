@@ -19,6 +19,7 @@ from tests.spark.connect_compute_job import EXPECTED as ANSWERS_OF_AN_INSTANCE
 from tests.spark.connect_compute_sessions_job import EXPECTED as SESSIONS_OF_AN_INSTANCE
 from tests.spark.connect_continual_job import enrich, updates, write_orders
 from tests.spark.connect_forgetting_job import check as check_forgetting
+from tests.spark.connect_tasks_job import EXPECTED as TASKS_OF_AN_INSTANCE
 from tests.spark.misuses import Shown, misuses
 from tests.spark.misuses import check as check_misuse
 from tests.spark.went_back import Case, cases_of, check
@@ -188,8 +189,12 @@ def test_instance_answers_through_connect_as_on_classic(jobs: ConnectJobs, tmp_p
     assert jobs.run("connect_compute_job", tmp_path) == ANSWERS_OF_AN_INSTANCE
 
 
-def test_instance_has_pools_sessions_and_an_end_through_connect(jobs: ConnectJobs, tmp_path: Path) -> None:
+def test_instance_has_pools_and_sessions_through_connect(jobs: ConnectJobs, tmp_path: Path) -> None:
     assert jobs.run("connect_compute_sessions_job", tmp_path) == SESSIONS_OF_AN_INSTANCE
+
+
+def test_tasks_of_an_instance_through_connect_as_on_classic(jobs: ConnectJobs, tmp_path: Path) -> None:
+    assert jobs.run("connect_tasks_job", tmp_path) == TASKS_OF_AN_INSTANCE
 
 
 def test_answers_through_connect(jobs: ConnectJobs, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from spark_timely.errors import InvalidOptionError
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.spark.scan import spark_root
 
+pytestmark = pytest.mark.spark
+
 NOBODY = {"aws_region": "us-east-1", "aws_endpoint": "http://127.0.0.1:9", "allow_http": "true"}
 
 

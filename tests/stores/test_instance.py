@@ -23,7 +23,8 @@ from spark_timely.answers.peek import peek
 from spark_timely.cli import main
 from spark_timely.compute.command_log import CommandLog
 from spark_timely.compute.drive import driver, handle, hosting, requests, subscribes, upkeep, watching
-from spark_timely.compute.drive.handle import Batches, Handle
+from spark_timely.compute.drive.batches import Batches
+from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.requests import Requests
 from spark_timely.compute.response import SubscribeBatch
 from spark_timely.errors import OperatorError, OwnershipError, StorageError, TimelyError, WaitTimeoutError
@@ -556,6 +557,18 @@ def test_request_is_answered_after_an_outage(world: World) -> None:
         thread.join(60)
         assert done == [None]
         assert not instance.has("near")
+
+
+@MOTO
+@pytest.mark.parametrize("exist_ok", [False, True])
+def test_log_that_was_made_is_whole_where_a_look_fails(place: Place, exist_ok: bool) -> None:
+    options = {**place.options, "max_retries": "0"}
+    path = f"{place.url}/made"
+    with place.proxy.breaking(Rule("500", kind="LIST", key="_delta_log/")), pytest.raises(StorageError):
+        create_log(path, SCHEMA, kind="collection", minimum=(0,), exist_ok=exist_ok, storage_options=options)
+    log = create_log(path, SCHEMA, kind="collection", minimum=(0,), exist_ok=True, storage_options=options)
+    append(log, *FIRST, upper=4)
+    assert len(rows(peek(log, at=3))) == len(FIRST)
 
 
 @pytest.mark.parametrize("number", range(8 if long_lane() else 1))

@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import math
 import os
-import queue
 import threading
 import time as monotonic
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
@@ -21,21 +20,19 @@ from spark_timely.compute.command import (
     AllowCompaction,
     CancelPeek,
     Command,
-    CreateDataflow,
     Dataflow,
     Export,
-    Import,
     Peek,
-    Schedule,
     UpdateConfiguration,
 )
+from spark_timely.compute.drive.batches import END, Batches
+from spark_timely.compute.drive.describing import Descriptions
 from spark_timely.compute.drive.driver import Driver
 from spark_timely.compute.drive.peeks import text_of_keys
 from spark_timely.compute.drive.place import Place, details_of
 from spark_timely.compute.drive.requests import Requests
-from spark_timely.compute.drive.task import beginning_of, settled
 from spark_timely.compute.drive.working import Working
-from spark_timely.compute.plan import Plan, TaskNode, functions_of, imports_of, parse_plan, with_functions
+from spark_timely.compute.plan import Plan, TaskNode
 from spark_timely.compute.response import (
     CopyToResponse,
     Dropped,
@@ -43,12 +40,10 @@ from spark_timely.compute.response import (
     Response,
     SubscribeBatch,
 )
-from spark_timely.compute.sql import plan_of_sql
 from spark_timely.continual.plan import Deletes, Newest
 from spark_timely.errors import (
     CanceledError,
     InvalidUsageError,
-    LogMissingError,
     MissingError,
     OperatorError,
     TimelyError,
@@ -70,96 +65,11 @@ __all__ = ["Batches", "Handle"]
 
 _log = masked_logger("spark_timely.compute")
 
-_END: Final = object()
 # Between two looks at requests on a disk; one into a store is paid for.
 _REQUESTS_S: Final = 0.25
 _FAR_REQUESTS_S: Final = 1.0
-# Batches of a subscribe that nobody has taken yet.
-_MOST_WAITING: Final = 64
-_MOST_WAITING_BYTES: Final = 64 << 20
 # As many turns look at everything that was there at the start.
 _SETTLED: Final = 2
-
-
-class Batches:
-    """The batches of a subscribe: an iterator of `SubscribeBatch`. Made by `Handle.subscribe`."""
-
-    def __init__(self, handle: Handle, id_: str) -> None:
-        self._handle, self.id = handle, id_
-        self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self._lock, self._n_waiting, self._waiting_bytes = threading.Lock(), 0, 0
-        self._ended = False
-
-    def __iter__(self) -> Iterator[SubscribeBatch]:
-        return self
-
-    def __next__(self) -> SubscribeBatch:
-        """Return the next batch; end with the last one, or when it is closed."""
-        batch = self.next_batch()
-        if batch is None:
-            raise StopIteration
-        return batch
-
-    def next_batch(self, *, timeout_s: float | None = None) -> SubscribeBatch | None:
-        """Return the next batch; None where the time is over, or nothing comes any more.
-
-        Raises
-        ------
-        OperatorError
-            If the batch is an error: it was too large, or the instance has ended with one.
-        """
-        if self._ended:
-            return None
-        try:
-            found = self._queue.get(timeout=timeout_s)
-        except queue.Empty:
-            return None
-        if found is _END:
-            self._ended = True
-            return None
-        if isinstance(found, Exception):
-            self._ended = True
-            raise found
-        assert isinstance(found, SubscribeBatch)
-        had_room = self.has_room
-        self._count(found, -1)
-        if not had_room and self.has_room:
-            self._handle._driver.wake.set()
-        if found.upper.is_empty:
-            self.close()  # nothing comes any more
-        if found.error is not None:
-            raise OperatorError(found.error, hint="see the error, and the instance's configuration: max_result_bytes")
-        return found
-
-    def close(self) -> None:
-        """End it. May be called again."""
-        if not self._ended:
-            self._ended = True
-            self._handle._end_batches(self)
-
-    def __enter__(self) -> Batches:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
-        self.close()
-
-    @property
-    def has_room(self) -> bool:
-        """Whether another batch would be taken: nothing is read for one who lets 64 of them, or 64 MiB, lie."""
-        return self._n_waiting < _MOST_WAITING and self._waiting_bytes < _MOST_WAITING_BYTES
-
-    def _count(self, batch: SubscribeBatch, sign: int) -> None:
-        size = batch.updates.nbytes if isinstance(batch.updates, pa.Table) else 0
-        with self._lock:
-            self._n_waiting += sign
-            self._waiting_bytes += sign * size
-
-    def _put(self, found: object) -> None:
-        if isinstance(found, SubscribeBatch):
-            self._count(found, 1)
-        self._queue.put(found)
 
 
 class Handle:
@@ -196,8 +106,8 @@ class Handle:
         on_response: Callable[[Response], object] | None = None,
     ) -> None:
         self.place = Place(str(directory), dict(storage_options or {}), dict(options_of or {}))
-        self._functions = working.functions
         self._driver = Driver(self.place, working, read_only=read_only, moved=moved)
+        self._descriptions = Descriptions(self._driver, working.functions)
         self._driver.context.wants = self._has_room
         self._on_response = on_response
         self._changed = threading.Condition()
@@ -278,10 +188,10 @@ class Handle:
                             self._copied[response.id] = response
                     case SubscribeBatch(id_):
                         if id_ in self._batches:
-                            self._batches[id_]._put(response)
+                            self._batches[id_].put(response)
                     case Dropped(id_):
                         if id_ in self._batches:
-                            self._batches.pop(id_)._put(_END)
+                            self._batches.pop(id_).put(END)
                 if self._on_response is not None:
                     try:
                         self._on_response(response)
@@ -311,7 +221,7 @@ class Handle:
     def _tell_end(self, error: Exception) -> None:
         with self._changed:
             for batches in self._batches.values():
-                batches._put(error)
+                batches.put(error)
             self._batches.clear()
             self._changed.notify_all()
 
@@ -384,132 +294,10 @@ class Handle:
             If it is refused. Then nothing was changed.
         """
         logs: dict[str, Log] = {}
-        plan, reads = self._planned(name, query, dict(imports or {}), logs)
-        return self._create(name, plan, reads, logs, exports, as_of, until, functions, interactive=interactive)
-
-    def _create(
-        self,
-        name: str,
-        plan: Plan,
-        reads: Sequence[Import],
-        logs: Mapping[str, Log],
-        exports: Sequence[Export],
-        as_of: TimeLike | None = None,
-        until: TimeLike | None = None,
-        functions: Mapping[str, Function] | None = None,
-        *,
-        interactive: bool = False,
-    ) -> Dataflow:
-        """Create a dataflow over logs that are open, by the names of its imports."""
-        if not logs:
-            msg = f"could not create dataflow {name!r}: found no imports"
-            raise InvalidUsageError(msg, hint="name at least one collection in the query")
-        domain = next(iter(logs.values())).domain
-        times = {each.domain.types for each in logs.values()}
-        if len(times) > 1:
-            msg = f"could not create dataflow {name!r}: found imports with times of different types"
-            raise InvalidUsageError(msg, hint="import logs with the same types of times")
-        least = [min(each.domain.minimum[place] for each in logs.values()) for place in range(domain.arity)]
-        domain = type(domain)(domain.types, tuple(least))
-        begins = domain.minimum_frontier if as_of is None else Antichain.of(domain.parse_time(as_of))
-        ends = Antichain.empty(domain.arity) if until is None else Antichain.of(domain.parse_time(until))
-        names = self._named(name, plan, functions or {}, interactive=interactive)
-        try:
-            plan = with_functions(plan, names)
-            if isinstance(plan.root, TaskNode):
-                plan = Plan(settled(plan.root, logs, domain, unwritten=self._unwritten(reads, logs)))
-            made = Dataflow(name, tuple(reads), plan.text, tuple(exports), begins, ends, domain, interactive)
-            if isinstance(plan.root, TaskNode):
-                if as_of is not None:
-                    msg = f"could not create dataflow {name!r}: found as_of={shown(as_of)} beside a continual task"
-                    raise InvalidUsageError(msg, hint="say it in the task: its as_of is its own")
-                made = made.at(beginning_of(plan.root, logs, self._output_of(made), domain))
-            elif as_of is None:
-                made = self._driver.choose_as_of(made)
-            self._driver.handle(CreateDataflow(made), *(Schedule(export.id) for export in made.exports))
-        except BaseException:
-            self._functions.forget(names.values())
-            raise
-        return made
-
-    def _named(self, name: str, plan: Plan, functions: Mapping[str, Function], *, interactive: bool) -> dict[str, str]:
-        """Keep the functions of Python that a plan calls, and return the names under which they are kept."""
-        what, called = f"could not create dataflow {name!r}", functions_of(plan)
-        if called and not interactive:
-            msg = f"{what}: found Python function {called[0]!r}, which is not restartable"
-            raise InvalidUsageError(msg, hint="create it as interactive, or say it in SQL")
-        for each in called:
-            if not callable(functions.get(each)):
-                msg = f"{what}: found functions[{each!r}]={shown(functions.get(each))}, which the plan calls"
-                raise InvalidUsageError(msg, hint=f"give a function of a pyarrow.Table: functions={{{each!r}: …}}")
-        unused = sorted(set(functions) - set(called))
-        if unused:
-            msg = f"{what}: found function {unused[0]!r}, which the plan does not call"
-            raise InvalidUsageError(msg, hint="leave it out, or name it in a node of op 'function'")
-        return self._functions.add(functions)
-
-    def _unwritten(self, reads: Sequence[Import], logs: Mapping[str, Log]) -> dict[str, Antichain]:
-        """Return the as_of of collections of the instance in which nothing is written yet, by the import's name."""
-        context, found = self._driver.context, {}
-        for each in reads:  # one turn per import
-            log = logs[each.name]
-            if each.export is not None and log.kind == "collection" and log.frontier() == log.domain.minimum_frontier:
-                with context.lock:
-                    found[each.name] = context.instance.collection(each.export).as_of
-        return found
-
-    def _output_of(self, dataflow: Dataflow) -> Log | None:
-        """Return the log of the one export of a continual task; None if it is not there yet."""
-        path = self.place.path_of(dataflow.exports[0])
-        try:
-            return None if path is None else self._driver.context.opened(path)
-        except LogMissingError:
-            return None
-
-    def _planned(
-        self, name: str, query: str | Plan, given: Mapping[str, str], logs: dict[str, Log]
-    ) -> tuple[Plan, tuple[Import, ...]]:
-        """Return the plan of a query, and its imports; the logs of these are opened."""
-        exports, relations = self._driver.facts.exports(), self._driver.facts.relations()
-
-        def opened(word: str) -> Log:
-            if word not in logs:
-                if word in given:
-                    path = given[word]
-                elif word in exports and (found := self._driver.facts.path_of(word)) is not None:
-                    path = found
-                elif word in relations:
-                    logs[word] = self._driver.open_relation(word)
-                    return logs[word]
-                else:
-                    msg = f"could not create dataflow {name!r}: found nothing for {word!r}"
-                    raise MissingError(
-                        msg, hint=f"say what it stands for with imports=…; exports are {shown(sorted(exports))}"
-                    )
-                logs[word] = self._driver.context.opened(path)
-            return logs[word]
-
-        if isinstance(query, Plan):
-            plan = query
-        elif query.lstrip().startswith("{"):
-            plan = parse_plan(query)
-        else:
-            named = [id_ for id_ in (*exports, *relations) if id_ in query]
-            schemas = {word: opened(word).schema for word in (*given, *named)}
-            plan = plan_of_sql(query, schemas)
-        reads = []
-        own = {self._driver.facts.path_of(id_): id_ for id_, each in exports.items() if each.kind == "index"}
-        for word in imports_of(plan):  # one turn per import
-            log = opened(word)
-            if log.path in own:  # named by its path: nobody drops it as long as it is read
-                reads.append(Import(word, export=own[log.path]))
-            elif word in given:
-                reads.append(Import(word, path=log.path, log_id=log.log_id))
-            else:
-                reads.append(Import(word, export=word))
-        for word in logs.keys() - set(imports_of(plan)):
-            del logs[word]
-        return plan, tuple(reads)
+        plan, reads = self._descriptions.planned(name, query, dict(imports or {}), logs)
+        return self._descriptions.create(
+            name, plan, reads, logs, exports, as_of, until, functions, interactive=interactive
+        )
 
     def index(
         self,
@@ -629,7 +417,9 @@ class Handle:
                     msg = f"could not create dataflow {id_!r}: found {alias!r} as an input and a reference"
                     raise InvalidUsageError(msg, hint="give each a name of its own")
                 odd = "deletes" if isinstance(log, Deletes) else "newest" if isinstance(log, Newest) else usual
-                reads.append(self._read(id_, alias, log.log if isinstance(log, Deletes | Newest) else log, logs))
+                reads.append(
+                    self._descriptions.read(id_, alias, log.log if isinstance(log, Deletes | Newest) else log, logs)
+                )
                 shows.append((alias, odd))
         if not logs:
             msg = f"could not create dataflow {id_!r}: found no inputs"
@@ -643,26 +433,7 @@ class Handle:
         details = {"folder": self.place.new_folder(id_)} if into is None else {"path": normal_path(into)}
         details |= {} if request is None else {"request": request}
         export = Export(id_, "log", json.dumps(details))
-        return self._create(id_, Plan(node), reads, logs, [export])
-
-    def _read(self, id_: str, alias: str, log: object, logs: dict[str, Log]) -> Import:
-        """Return an import of an export, given by its id or its path, or of any other log; open its log."""
-        facts, path = self._driver.facts, log.path if isinstance(log, Log) else log
-        exports = facts.exports()
-        if not isinstance(path, str | os.PathLike) or not str(path):
-            msg = f"could not create dataflow {id_!r}: found {alias!r}={shown(path)}"
-            raise InvalidUsageError(msg, hint="give the id of an export of the instance, or the path of a log")
-        own = {facts.path_of(each): each for each in exports}
-        export = path if path in exports else own.get(normal_path(path))
-        if export is None:
-            logs[alias] = self._driver.context.opened(normal_path(path))
-            return Import(alias, path=logs[alias].path, log_id=logs[alias].log_id)
-        found = facts.path_of(str(export))
-        if found is None:
-            msg = f"could not create dataflow {id_!r}: found that export {export!r}, its {alias!r}, keeps no rows"
-            raise InvalidUsageError(msg, hint="import an index, or a log")
-        logs[alias] = self._driver.context.opened(found)
-        return Import(alias, export=str(export))
+        return self._descriptions.create(id_, Plan(node), reads, logs, [export])
 
     def subscribe(
         self,
@@ -692,10 +463,10 @@ class Handle:
         """
         name = id_ or f"subscribe-{uuid.uuid4().hex[:12]}"
         details: dict[str, object] = {"snapshot": snapshot}
-        plan = self._whole(query)
+        plan = self._descriptions.whole(query)
         if not isinstance(plan, Plan) or plan.root.op != "import":
             details["folder"] = self.place.new_folder(name)
-        batches = Batches(self, name)
+        batches = Batches(name, self._end_batches, self._driver.wake.set)
         with self._changed:
             if name in self._batches:
                 msg = f"could not subscribe: found id {name!r} in use"
@@ -752,7 +523,7 @@ class Handle:
         """
         name = f"copy-{uuid.uuid4().hex[:12]}"
         details: dict[str, object] = {"to": str(folder), "format": format}
-        plan = self._whole(query)
+        plan = self._descriptions.whole(query)
         if not isinstance(plan, Plan) or plan.root.op != "import":
             details["folder"] = self.place.new_folder(name)
         export = Export(name, "copy-to", json.dumps(details))
@@ -780,15 +551,6 @@ class Handle:
             msg = f"could not copy to {folder!r}: found it dropped" if answer is None else str(answer.error)
             raise OperatorError(msg, hint="see the error, and choose an empty folder")
         return answer.rows
-
-    def _whole(self, query: str | Plan) -> str | Plan:
-        """Return what the id of an export stands for: all of it."""
-        facts = self._driver.facts
-        if isinstance(query, str) and (query in facts.exports() or query in facts.relations()):
-            return parse_plan(json.dumps({"op": "import", "name": query}))
-        if isinstance(query, str) and query.lstrip().startswith("{"):
-            return parse_plan(query)
-        return query
 
     def drop(self, id_: str, /, *, missing_ok: bool = False) -> None:
         """Drop a collection; a dataflow ends with the last of its exports.
@@ -975,7 +737,7 @@ class Handle:
         self._driver.close()
         with self._changed:
             for batches in self._batches.values():
-                batches._put(_END)
+                batches.put(END)
             self._batches.clear()
             self._changed.notify_all()
 

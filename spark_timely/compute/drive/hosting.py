@@ -65,7 +65,13 @@ class Hosting:
         self._on_moved, self._on_dropped = on_moved, on_dropped
         working = context.working
         self.around = Surroundings(
-            context.place, None, working.files_of, working.retain, working.task_bodies, working.functions
+            context.place,
+            None,
+            working.files_of,
+            working.retain,
+            working.task_bodies,
+            working.functions,
+            working.keyed_bytes,
         )
         self.checked: Hosted | None = None
         """What was opened to check a dataflow that is being created."""

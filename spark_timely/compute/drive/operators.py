@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from spark_timely.compute.drive.place import details_of
 from spark_timely.compute.drive.plans import as_collection, build
 from spark_timely.dataflow.engine.arranged import Arrangements, Indexing
+from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES
 from spark_timely.dataflow.engine.outputs import check_plans
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.logs import existing_logs
@@ -89,6 +90,7 @@ class OperatorRunner:
             run=fence.owner,
             tries=_TRIES,
             retain=around.retain,
+            shuffle_bytes=around.keyed_bytes() or SHUFFLE_BYTES,
             opened=there,
         )
         found = {id_: self.engine.log_at(path) for id_, (_, path) in self._written.items()}

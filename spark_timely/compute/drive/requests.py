@@ -25,6 +25,7 @@ from __future__ import annotations
 import json
 import time as clock
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -43,7 +44,7 @@ from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.wait import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from spark_timely.compute.drive.place import Place
 
@@ -60,8 +61,18 @@ _KEPT_S: Final = 86_400.0
 # A few looks in a second.
 _MOST_TRIES: Final = 40
 
-VERBS: Final = ("index", "maintain", "drop", "configure", "allow_compaction")
+VERBS: Final = ("index", "maintain", "continual_task", "drop", "configure", "allow_compaction")
 """What can be asked for: methods of the handle that takes requests."""
+
+_CREATE: Final = ("index", "maintain", "continual_task")
+# What these methods take by its place, beside the id.
+_FIRST: Final[Mapping[str, tuple[str, ...]]] = {
+    "index": ("id", "query"),
+    "maintain": ("id", "query", "into"),
+    "continual_task": ("id", "query"),
+    "allow_compaction": ("id", "frontier"),
+    "configure": (),
+}
 
 
 class Taker(Protocol):
@@ -199,13 +210,13 @@ class Requests:
             if verb not in VERBS:
                 msg = f"could not do what was asked: found verb {shown(verb)}"
                 raise InvalidUsageError(msg, hint=f"choose among {', '.join(VERBS)}")
-            if verb in ("index", "maintain"):
+            if verb in _CREATE:
                 if handle.request_of(str(arguments["id"])) == name:
                     return None  # by a process that ended before it could say so
                 arguments["request"] = name
             elif self._was_done(name, _found(handle, verb, arguments)):
                 return None
-            first = [arguments.pop(word) for word in ("id", "query", "into", "frontier") if word in arguments]
+            first = [arguments.pop(word) for word in _FIRST.get(verb, ("id",)) if word in arguments]
             getattr(handle, verb)(*first, **arguments)
             if verb == "allow_compaction":
                 handle.write_down()  # answered, nobody says it again

@@ -39,6 +39,8 @@ class Surroundings:
         Makes continual tasks ready; without it there are none.
     functions : Functions
         Of Python, which interactive dataflows call.
+    keyed_bytes : callable
+        As of `Working`.
     """
 
     place: Place
@@ -47,6 +49,7 @@ class Surroundings:
     retain: Callable[[Log, str], Retained] | None = None
     task_bodies: TaskBodies | None = None
     functions: Functions = field(default_factory=Functions)
+    keyed_bytes: Callable[[], int | None] = lambda: None
 
 
 class Runner(Protocol):

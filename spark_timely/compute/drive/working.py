@@ -138,6 +138,9 @@ class Working:
         Of Python, which interactive dataflows call.
     check : callable, optional
         Looks at the place before the instance is taken over, and raises where it is not to be.
+    keyed_bytes : callable, optional
+        Gives from how many bytes on a piece of whole times is computed by key; None for as usual. Asked for when a
+        dataflow begins; no answer depends on it.
     """
 
     tasks: Callable[[str, Mapping[str, Mapping[str, str]]], RunTasks]
@@ -148,3 +151,4 @@ class Working:
     task_bodies: TaskBodies | None = None
     functions: Functions = field(default_factory=Functions)
     check: Callable[[Place], object] | None = None
+    keyed_bytes: Callable[[], int | None] = lambda: None

@@ -190,8 +190,12 @@ def _put(storage: FileStorage | CloudStorage, form: LogFormat, first: Sequence[D
         raise _failed(path, error, determinate=False) from error
     if not made:
         return "taken"
+    try:
+        names = storage.names("_delta_log")
+    except StorageError:
+        return "unclear"  # it is there: whoever took this for a failure would delete what it names
     # Stopped for so long that another's table came, and its first entry was tidied away behind a checkpoint?
-    return "unclear" if any(CHECKPOINT.fullmatch(name) for name in storage.names("_delta_log")) else "made"
+    return "unclear" if any(CHECKPOINT.fullmatch(name) for name in names) else "made"
 
 
 def _first_entry(path: str, form: LogFormat, first: Sequence[DataFile]) -> bytes:

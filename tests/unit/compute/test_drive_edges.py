@@ -230,7 +230,7 @@ def test_paths_in_each_others_way_are_refused(tmp_path: Path, log: Log) -> None:
         with pytest.raises(InvalidUsageError, match="is written into"):
             instance.dataflow("twice", TOTALS, twice, imports=reads)
         for folder in ("commands", "collections/../commands", "collections", ".."):
-            flow = instance._planned("x", TOTALS, reads, {})
+            flow = instance._descriptions.planned("x", TOTALS, reads, {})
             export = Export("x", "index", json.dumps({"folder": folder}))
             with pytest.raises(InvalidUsageError, match="found folder"):
                 instance.send(CreateDataflow(Dataflow("x", flow[1], flow[0].text, (export,), Antichain.of(3))))

@@ -12,7 +12,8 @@ import pytest
 from spark_timely.compute.command import CreateInstance, CreateTimely, InitializationComplete, parse_command
 from spark_timely.compute.command_log import CommandLog
 from spark_timely.compute.drive import relations
-from spark_timely.compute.drive.handle import Batches, Handle
+from spark_timely.compute.drive.batches import Batches
+from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.place import Place
 from spark_timely.compute.history import rows_of
 from spark_timely.compute.introspection import RELATIONS

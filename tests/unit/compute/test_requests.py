@@ -206,8 +206,9 @@ def test_compaction_that_was_allowed_is_not_of_another_index(tmp_path: Path, log
         assert new._driver.instance.allowed("totals").elements == ((1,),)
 
 
+@pytest.mark.parametrize("taken", [True, False])
 @pytest.mark.parametrize("verb", ["drop", "index"])
-def test_answer_that_was_taken_ends_its_request(tmp_path: Path, log: Log, verb: str) -> None:
+def test_answer_ends_its_request(tmp_path: Path, log: Log, verb: str, taken: bool) -> None:
     old = begun(tmp_path / "instance", log)
     requests = Requests(old.place)
     name = asked(requests, *((verb, ASKED[verb][1](tmp_path, log))))
@@ -216,9 +217,9 @@ def test_answer_that_was_taken_ends_its_request(tmp_path: Path, log: Log, verb: 
     with pytest.raises(KilledError):
         killed.take(old)
     abandoned(old)
-    # Whoever asked takes the answer now.
-    for end in ("json", "answer"):
-        requests._storage.delete(f"{name}.{end}")
+    if taken:
+        for end in ("json", "answer"):
+            requests._storage.delete(f"{name}.{end}")
     with handle(tmp_path / "instance") as new:
         if verb == "index":
             new.drop("new")
@@ -227,7 +228,7 @@ def test_answer_that_was_taken_ends_its_request(tmp_path: Path, log: Log, verb: 
         before = state(new)
         assert requests.take(new) == 0
         assert state(new) == before
-        assert files(requests) == []  # nor is it begun any more
+        assert files(requests) == ([] if taken else [f"{name}.answer"])  # nor is it begun any more
 
 
 def test_asking_deletes_the_request_before_the_answer(tmp_path: Path, log: Log) -> None:
@@ -270,7 +271,7 @@ def test_refusal_leaves_nothing_and_names_what_is_missing(tmp_path: Path, log: L
 def test_answer_is_written_later_and_nothing_is_repeated(tmp_path: Path, log: Log) -> None:
     with begun(tmp_path / "instance", log) as instance:
         requests = Requests(instance.place)
-        name = asked(requests, "configure", {"hydration_limit": 7})
+        name = asked(requests, "index", ASKED["index"][1](tmp_path, log))
         inner = requests._storage
 
         class Away(Steps):
@@ -284,11 +285,11 @@ def test_answer_is_written_later_and_nothing_is_repeated(tmp_path: Path, log: Lo
         for _ in range(3):
             with pytest.raises(StorageError):
                 requests.take(instance)
-        instance.configure(hydration_limit=8)
+        instance.drop("new")
         requests._storage = inner
         assert requests.take(instance) == 1
         assert answer(requests, name) is None
-        assert instance.configured(["hydration_limit"]) == {"hydration_limit": 8}
+        assert not instance.has("new")
         assert not requests._done
 
 

@@ -6,6 +6,7 @@ import json
 import random
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_timely.cli import main
 from spark_timely.compute.command import CreateDataflow, Export
 from spark_timely.compute.command_log import CommandLog
 from spark_timely.compute.drive.handle import Handle
@@ -24,6 +26,7 @@ from spark_timely.log import Log
 from spark_timely.log.log import open_log
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import parse_duration
+from tests.faults.harness import wait_until
 from tests.unit.compute.bodies import COPIES, JOINS, Stand
 from tests.unit.compute.instances import append, handle, orders, rows, working
 
@@ -366,9 +369,7 @@ def test_earliest_begins_where_an_input_has_forgotten(tmp_path: Path, log: Log) 
 
 @pytest.mark.parametrize("as_of", ["earliest", "latest", 5, 6])
 @pytest.mark.parametrize("by", ["id", "path"])
-def test_rule_1_what_is_not_written_yet_is_read_from_its_as_of_on(
-    tmp_path: Path, log: Log, as_of: Any, by: str
-) -> None:
+def test_rule_1_what_is_not_written_is_read_from_its_as_of_on(tmp_path: Path, log: Log, as_of: Any, by: str) -> None:
     """What it contained before is not known: nothing is written there as if it had been empty."""
     rates = orders(tmp_path / "rates", (1, 1, 1, 2), upper=2)
     with run(tmp_path) as instance:
@@ -442,14 +443,8 @@ def log_of(log: Log) -> Log:
     return log
 
 
-def until(found: Any) -> None:
-    """Wait until something holds; a minute at most."""
-    pause = threading.Event()
-    for _ in range(1200):
-        if found():
-            return
-        pause.wait(0.05)
-    raise AssertionError("it does not hold")
+def until(found: Callable[[], bool]) -> None:
+    wait_until(found, deadline_s=60, what="what was waited for")
 
 
 # Seeing --------------------------------------------------------------------------------------------
@@ -579,3 +574,26 @@ def test_without_a_session_a_task_is_refused_by_name(tmp_path: Path, log: Log) -
         instance.await_frontier("copy", 4, timeout_s=1)
     with run(tmp_path) as instance:
         instance.await_frontier("copy", 4)
+
+
+def test_command_line_asks_for_a_task(tmp_path: Path, log: Log, rates: Log, capsys: pytest.CaptureFixture[str]) -> None:
+    def asked(*words: str, code: int = 0) -> str:
+        found = main(["instance", str(tmp_path / "instance"), "create", "eur", "--query", JOINS, *words])
+        out, err = capsys.readouterr()
+        assert found == code, out + err
+        return out + err
+
+    given = ("--input", f"orders={log.path}", "--reference", f"rates={rates.path}")
+    with run(tmp_path) as instance:
+        assert "--key beside --input" in asked(*given, "--key", "k", code=2)
+        assert "without --input" in asked("--reference", f"rates={rates.path}", code=2)
+        asked(*given, "--into", str(tmp_path / "eur"), "--as-of", "1")
+        instance.await_frontier("eur", 3)
+        assert written(tmp_path / "eur") == Counter([(2, 2, 100), (3, 1, 60)])
+        assert "in use" in asked(*given, code=4)
+
+
+def test_task_may_read_a_relation_of_the_introspection(tmp_path: Path) -> None:
+    with run(tmp_path) as instance:
+        made = instance.continual_task("seen", COPIES, inputs={"orders": "timely_exports"}, into=tmp_path / "seen")
+        assert [each.export for each in made.imports] == ["timely_exports"]

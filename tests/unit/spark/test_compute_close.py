@@ -101,6 +101,7 @@ def test_nothing_of_an_interrupted_step_is_appended(
     session = Session()
     instance = opened(tmp_path, session)
     begun(instance, log, slow)
+    versions = [version for version, *_ in states_of(tmp_path)]
     with caplog.at_level(logging.WARNING, "spark_timely.compute"):
         instance.close(timeout_s=0)
     said = [record.getMessage() for record in caplog.records if "jobs of Spark still run" in record.getMessage()]
@@ -109,6 +110,7 @@ def test_nothing_of_an_interrupted_step_is_appended(
     assert slow.ended.is_set() is (how == "ends")
     after = states_of(tmp_path)
     assert {(*frontier, n_files) for _, frontier, n_files in after} == {(0, 0)}  # its files are gone
+    assert [version for version, *_ in after] == versions  # nor is it said to have failed
     slow.goes_on.set()
     assert slow.ended.wait(WAIT_S)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("spark_timely-step")]
@@ -151,7 +153,7 @@ def test_copy_that_ignores_it_keeps_nobody(tmp_path: Path, log: Log, monkeypatch
 
 
 @pytest.mark.parametrize("timeout_s", [-1, float("nan")])
-def test_close_without_a_time_is_refused_and_the_instance_lives(tmp_path: Path, log: Log, timeout_s: float) -> None:
+def test_close_without_a_time_is_refused(tmp_path: Path, log: Log, timeout_s: float) -> None:
     with opened(tmp_path) as instance:
         with pytest.raises(InvalidUsageError, match=r"could not close the instance .* found timeout_s="):
             instance.close(timeout_s=timeout_s)
@@ -160,9 +162,7 @@ def test_close_without_a_time_is_refused_and_the_instance_lives(tmp_path: Path, 
     instance.close()  # once more
 
 
-def test_refused_start_leaves_who_maintains_the_instance_alone(
-    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_start_takes_nothing_over(tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as instance:
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
         instance.await_frontier("totals", 2)
@@ -191,7 +191,7 @@ def _refuse(*_: object) -> None:
     raise InvalidUsageError(msg)
 
 
-def test_lost_session_is_made_anew_and_its_storage_looked_at(
+def test_lost_session_is_made_anew_and_looked_at(
     tmp_path: Path, log: Log, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked, made = list[Any](), list[Session]()

@@ -95,7 +95,7 @@ def pool_of(session: Any) -> str | None:
 # Pools ----------------------------------------------------------------------------------------------
 
 
-def test_dataflow_has_a_pool_of_its_own_as_long_as_there_are_enough() -> None:
+def test_dataflow_has_a_pool_of_its_own_while_there_are_enough() -> None:
     pools = Pools(3)
     taken = [pools.take(name) for name in "abc"]
     assert sorted(taken) == [0, 1, 2]
@@ -131,6 +131,7 @@ def test_jobs_of_a_dataflow_are_in_a_pool_of_their_own() -> None:
     assert [len(tags) for _, tags in seen.values()] == [1, 1]
     assert len(session.clones) == 2
     assert pool_of(session) is None
+    assert jobs.keyed_bytes() == 4 << 20
     assert not session.getTags()
     assert not jobs.run("a", lambda spark: spark).getTags()
     jobs.end()
@@ -144,9 +145,10 @@ def test_no_more_pools_than_there_may_be() -> None:
     for number in range(5 * POOLS):
         jobs.run(f"subscribe-{number}", lambda _: None)
     assert len(session.clones) == POOLS
+    assert not any(jobs._pools._jobs)  # all are given back
 
 
-def test_copy_sees_the_settings_of_now_in_a_clone_that_is_let_go_of() -> None:
+def test_copy_sees_the_settings_of_now_in_a_clone() -> None:
     session = Session()
     jobs = jobs_of(session)
     jobs.run("copies", lambda _: None, fresh=True)
@@ -163,11 +165,14 @@ def test_copy_sees_the_settings_of_now_in_a_clone_that_is_let_go_of() -> None:
 @pytest.mark.parametrize(
     "values", [{}, {"spark.scheduler.mode": "FIFO"}, {"spark.scheduler.mode": "FAIR", "spark.scheduler.pool": "mine"}]
 )
-def test_without_fair_scheduling_or_with_a_pool_of_the_user_there_are_none(values: dict[str, str]) -> None:
+def test_without_fair_scheduling_or_with_a_user_s_pool_no_pools(values: dict[str, str]) -> None:
     session = Session(values)
     assert jobs_of(session).run("a", lambda spark: spark) is session
     assert jobs_of(session).run("a", lambda spark: spark, fresh=True) is session
     assert session.conf.values == values
+    jobs = jobs_of(session)
+    jobs.run("a", lambda _: None)
+    assert jobs.keyed_bytes() is None
 
 
 def test_client_that_cannot_clone_has_no_pools(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +181,7 @@ def test_client_that_cannot_clone_has_no_pools(monkeypatch: pytest.MonkeyPatch) 
     assert jobs_of(session).run("a", lambda spark: spark) is session
 
 
-def test_session_of_a_job_s_own_is_in_its_pool_and_interrupted_with_it() -> None:
+def test_own_session_of_a_job_is_in_its_pool_and_interrupted() -> None:
     session, own = Session(), Session()
     jobs = jobs_of(session)
 
@@ -196,7 +201,7 @@ def test_session_of_a_job_s_own_is_in_its_pool_and_interrupted_with_it() -> None
 # Lost sessions --------------------------------------------------------------------------------------
 
 
-def test_clone_that_expired_is_made_again_by_the_session_that_did_not() -> None:
+def test_clone_that_expired_is_made_again() -> None:
     session = Session()
     jobs = jobs_of(session)
     jobs.run("a", lambda _: None)
@@ -208,7 +213,7 @@ def test_clone_that_expired_is_made_again_by_the_session_that_did_not() -> None:
     jobs.check()
 
 
-def test_lost_session_is_made_anew_once_however_many_find_out() -> None:
+def test_lost_session_is_made_anew_once() -> None:
     session, made, looked = Session(), list[Session](), list[Any]()
     renewed = threading.Event()
     meet = threading.Barrier(8)
@@ -242,7 +247,7 @@ def test_lost_session_is_made_anew_once_however_many_find_out() -> None:
     assert renewed.wait(WAIT_S)
 
 
-def test_session_that_cannot_be_made_is_tried_again_after_a_pause() -> None:
+def test_session_that_cannot_be_made_is_tried_again() -> None:
     session, tries, clock = Session(), list[float](), ManualClock()
 
     def new_session() -> Session:
@@ -281,7 +286,7 @@ def test_session_that_is_of_no_use_is_not_taken(how: str) -> None:
     assert jobs._spark is session
 
 
-def test_session_without_successor_stays_stopped_until_another_is_handed_over() -> None:
+def test_session_without_successor_stays_stopped() -> None:
     session = Session()
     jobs = jobs_of(session)
     session.is_stopped = True
@@ -297,7 +302,7 @@ def test_session_without_successor_stays_stopped_until_another_is_handed_over() 
     assert jobs.run("a", lambda spark: spark) is other.clones[0]
 
 
-def test_session_that_expired_without_successor_is_said_to_be_lost() -> None:
+def test_session_that_expired_is_said_to_be_lost() -> None:
     session = Session({})
     jobs = jobs_of(session)
     session.expired = True
@@ -307,7 +312,7 @@ def test_session_that_expired_without_successor_is_said_to_be_lost() -> None:
         jobs.check()
 
 
-def test_peek_is_answered_again_and_copy_asks_before_it_begins() -> None:
+def test_peek_is_answered_again_and_copy_asks_first() -> None:
     session, other = Session({}), Session({})
     jobs = jobs_of(session, new_session=lambda: other)
     begun: list[Any] = []

@@ -1,0 +1,197 @@
+"""Describing a dataflow to an instance: of what people give, a plan, imports and an as_of; and creating it.
+
+Names in a query are paths that were given with it, ids of exports, or relations of the introspection, in this order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from spark_timely.compute.command import CreateDataflow, Dataflow, Export, Import, Schedule
+from spark_timely.compute.drive.task import beginning_of, settled
+from spark_timely.compute.plan import Plan, TaskNode, functions_of, imports_of, parse_plan, with_functions
+from spark_timely.compute.sql import plan_of_sql
+from spark_timely.errors import InvalidUsageError, LogMissingError, MissingError, shown
+from spark_timely.log.log import Log
+from spark_timely.log.store.storage import normal_path
+from spark_timely.time.antichain import Antichain
+
+if TYPE_CHECKING:
+    from spark_timely.compute.drive.driver import Driver
+    from spark_timely.compute.drive.plans import Function
+    from spark_timely.compute.drive.working import Functions
+    from spark_timely.time.domain import TimeLike
+
+__all__ = ["Descriptions"]
+
+
+class Descriptions:
+    """Describes dataflows, and creates them.
+
+    Parameters
+    ----------
+    driver : Driver
+    functions : Functions
+        Of Python, which interactive dataflows call.
+    """
+
+    def __init__(self, driver: Driver, functions: Functions) -> None:
+        self._driver, self._place, self._functions = driver, driver.place, functions
+
+    def create(
+        self,
+        name: str,
+        plan: Plan,
+        reads: Sequence[Import],
+        logs: Mapping[str, Log],
+        exports: Sequence[Export],
+        as_of: TimeLike | None = None,
+        until: TimeLike | None = None,
+        functions: Mapping[str, Function] | None = None,
+        *,
+        interactive: bool = False,
+    ) -> Dataflow:
+        """Create a dataflow over logs that are open, by the names of its imports."""
+        if not logs:
+            msg = f"could not create dataflow {name!r}: found no imports"
+            raise InvalidUsageError(msg, hint="name at least one collection in the query")
+        domain = next(iter(logs.values())).domain
+        times = {each.domain.types for each in logs.values()}
+        if len(times) > 1:
+            msg = f"could not create dataflow {name!r}: found imports with times of different types"
+            raise InvalidUsageError(msg, hint="import logs with the same types of times")
+        least = [min(each.domain.minimum[place] for each in logs.values()) for place in range(domain.arity)]
+        domain = type(domain)(domain.types, tuple(least))
+        begins = domain.minimum_frontier if as_of is None else Antichain.of(domain.parse_time(as_of))
+        ends = Antichain.empty(domain.arity) if until is None else Antichain.of(domain.parse_time(until))
+        names = self._named(name, plan, functions or {}, interactive=interactive)
+        try:
+            plan = with_functions(plan, names)
+            if isinstance(plan.root, TaskNode):
+                plan = Plan(settled(plan.root, logs, domain, unwritten=self._unwritten(reads, logs)))
+            made = Dataflow(name, tuple(reads), plan.text, tuple(exports), begins, ends, domain, interactive)
+            if isinstance(plan.root, TaskNode):
+                if as_of is not None:
+                    msg = f"could not create dataflow {name!r}: found as_of={shown(as_of)} beside a continual task"
+                    raise InvalidUsageError(msg, hint="say it in the task: its as_of is its own")
+                made = made.at(beginning_of(plan.root, logs, self._output_of(made), domain))
+            elif as_of is None:
+                made = self._driver.choose_as_of(made)
+            self._driver.handle(CreateDataflow(made), *(Schedule(export.id) for export in made.exports))
+        except BaseException:
+            self._functions.forget(names.values())
+            raise
+        return made
+
+    def _named(self, name: str, plan: Plan, functions: Mapping[str, Function], *, interactive: bool) -> dict[str, str]:
+        """Keep the functions of Python that a plan calls, and return the names under which they are kept."""
+        what, called = f"could not create dataflow {name!r}", functions_of(plan)
+        if called and not interactive:
+            msg = f"{what}: found Python function {called[0]!r}, which is not restartable"
+            raise InvalidUsageError(msg, hint="create it as interactive, or say it in SQL")
+        for each in called:
+            if not callable(functions.get(each)):
+                msg = f"{what}: found functions[{each!r}]={shown(functions.get(each))}, which the plan calls"
+                raise InvalidUsageError(msg, hint=f"give a function of a pyarrow.Table: functions={{{each!r}: …}}")
+        unused = sorted(set(functions) - set(called))
+        if unused:
+            msg = f"{what}: found function {unused[0]!r}, which the plan does not call"
+            raise InvalidUsageError(msg, hint="leave it out, or name it in a node of op 'function'")
+        return self._functions.add(functions)
+
+    def _unwritten(self, reads: Sequence[Import], logs: Mapping[str, Log]) -> dict[str, Antichain]:
+        """Return the as_of of collections of the instance in which nothing is written yet, by the import's name."""
+        context, found = self._driver.context, {}
+        for each in reads:  # one turn per import
+            log = logs[each.name]
+            if each.export is not None and log.kind == "collection" and log.frontier() == log.domain.minimum_frontier:
+                with context.lock:
+                    found[each.name] = context.instance.collection(each.export).as_of
+        return found
+
+    def _output_of(self, dataflow: Dataflow) -> Log | None:
+        """Return the log of the one export of a continual task; None if it is not there yet."""
+        path = self._place.path_of(dataflow.exports[0])
+        try:
+            return None if path is None else self._driver.context.opened(path)
+        except LogMissingError:
+            return None
+
+    def planned(
+        self, name: str, query: str | Plan, given: Mapping[str, str], logs: dict[str, Log]
+    ) -> tuple[Plan, tuple[Import, ...]]:
+        """Return the plan of a query, and its imports; the logs of these are opened."""
+        exports, relations = self._driver.facts.exports(), self._driver.facts.relations()
+
+        def opened(word: str) -> Log:
+            if word not in logs:
+                if word in given:
+                    path = given[word]
+                elif word in exports and (found := self._driver.facts.path_of(word)) is not None:
+                    path = found
+                elif word in relations:
+                    logs[word] = self._driver.open_relation(word)
+                    return logs[word]
+                else:
+                    msg = f"could not create dataflow {name!r}: found nothing for {word!r}"
+                    raise MissingError(
+                        msg, hint=f"say what it stands for with imports=…; exports are {shown(sorted(exports))}"
+                    )
+                logs[word] = self._driver.context.opened(path)
+            return logs[word]
+
+        if isinstance(query, Plan):
+            plan = query
+        elif query.lstrip().startswith("{"):
+            plan = parse_plan(query)
+        else:
+            named = [id_ for id_ in (*exports, *relations) if id_ in query]
+            schemas = {word: opened(word).schema for word in (*given, *named)}
+            plan = plan_of_sql(query, schemas)
+        reads = []
+        own = {self._driver.facts.path_of(id_): id_ for id_, each in exports.items() if each.kind == "index"}
+        for word in imports_of(plan):  # one turn per import
+            log = opened(word)
+            if log.path in own:  # named by its path: nobody drops it as long as it is read
+                reads.append(Import(word, export=own[log.path]))
+            elif word in given:
+                reads.append(Import(word, path=log.path, log_id=log.log_id))
+            else:
+                reads.append(Import(word, export=word))
+        for word in logs.keys() - set(imports_of(plan)):
+            del logs[word]
+        return plan, tuple(reads)
+
+    def read(self, id_: str, alias: str, log: object, logs: dict[str, Log]) -> Import:
+        """Return an import of an export, given by its id or its path, or of any other log; open its log."""
+        facts, path = self._driver.facts, log.path if isinstance(log, Log) else log
+        exports = facts.exports()
+        if not isinstance(path, str | os.PathLike) or not str(path):
+            msg = f"could not create dataflow {id_!r}: found {alias!r}={shown(path)}"
+            raise InvalidUsageError(msg, hint="give the id of an export of the instance, or the path of a log")
+        if isinstance(path, str) and path in facts.relations():
+            logs[alias] = self._driver.open_relation(path)
+            return Import(alias, export=path)
+        own = {facts.path_of(each): each for each in exports}
+        export = path if path in exports else own.get(normal_path(path))
+        if export is None:
+            logs[alias] = self._driver.context.opened(normal_path(path))
+            return Import(alias, path=logs[alias].path, log_id=logs[alias].log_id)
+        found = facts.path_of(str(export))
+        if found is None:
+            msg = f"could not create dataflow {id_!r}: found that export {export!r}, its {alias!r}, keeps no rows"
+            raise InvalidUsageError(msg, hint="import an index, or a log")
+        logs[alias] = self._driver.context.opened(found)
+        return Import(alias, export=str(export))
+
+    def whole(self, query: str | Plan) -> str | Plan:
+        """Return what the id of an export stands for: all of it."""
+        facts = self._driver.facts
+        if isinstance(query, str) and (query in facts.exports() or query in facts.relations()):
+            return parse_plan(json.dumps({"op": "import", "name": query}))
+        if isinstance(query, str) and query.lstrip().startswith("{"):
+            return parse_plan(query)
+        return query
