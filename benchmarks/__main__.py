@@ -83,7 +83,7 @@ def on_spark(n_rows: int, repeats: int, scratch: Path, wanted: Callable[[str], b
         "bench",
         master="local[2]",
         delta=True,
-        **{"spark.driver.memory": "6g", "spark.ui.enabled": "false", **PEER_SETTINGS},
+        **{"spark.driver.memory": "6g", "spark.ui.enabled": "false", "spark.scheduler.mode": "FAIR", **PEER_SETTINGS},
     )
     spark.sparkContext.setLogLevel("ERROR")
     try:
