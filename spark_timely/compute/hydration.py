@@ -9,8 +9,9 @@ Invariants
 1. A dataflow is in one place: suspended with exports that miss their schedule, queued, or started. It starts once.
 2. It is queued by the schedule of the last export that misses one. Where the last that misses one is dropped instead,
    it starts at once, past queue and limit, and does not count. Where all exports are dropped, it never starts.
-3. The limit is of collections; it is compared before a dataflow starts, with those of all that started. All exports of
-   a dataflow start together: the number can pass the limit by those of one dataflow but one.
+3. The limit is of collections; it is compared before a dataflow starts, with those of all that started and do not wait.
+   All exports of a dataflow start together: the number can pass the limit by those of one dataflow but one, and by
+   those that waited when they started.
 4. A turn first takes out what is hydrated, then starts.
 """
 
@@ -107,7 +108,9 @@ class HydrationQueue:
         if number in self._exports:
             self._forget(number)
 
-    def turn(self, hydrated: Callable[[str], bool], limit: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    def turn(
+        self, hydrated: Callable[[str], bool], limit: int, waits: Callable[[str], bool] = lambda _: False
+    ) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """Take out what is hydrated, then start what may.
 
         Parameters
@@ -116,6 +119,8 @@ class HydrationQueue:
             Whether a collection is hydrated, by its id.
         limit : int
             How many collections may hydrate, 0 or more.
+        waits : callable
+            Whether a collection waits for an import, by its id.
 
         Returns
         -------
@@ -126,10 +131,13 @@ class HydrationQueue:
         for id_ in released:
             del self._hydrating[id_]
         started: list[int] = []
-        while self._queue and len(self._hydrating) < limit:  # one turn per dataflow
+        working = sum(not waits(id_) for id_ in self._hydrating) if self._queue else 0
+        while self._queue and working < limit:  # one turn per dataflow
             number = next(iter(self._queue))
             del self._queue[number]
-            self._hydrating.update(dict.fromkeys(sorted(self._exports[number])))
+            exports = sorted(self._exports[number])
+            self._hydrating.update(dict.fromkeys(exports))
+            working += sum(not waits(id_) for id_ in exports)
             self._forget(number)
             started.append(number)
         return released, tuple(started)

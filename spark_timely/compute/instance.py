@@ -704,7 +704,7 @@ class Instance:
                 self._shows.clear("peeks", [response.id])
                 self._session.retire_peek(response.id)
         limit = cast("int", self.configuration[HYDRATION_LIMIT])
-        released, started = self._queue.turn(lambda id_: self._collections[id_].hydrated, limit)
+        released, started = self._queue.turn(lambda id_: self._collections[id_].hydrated, limit, self._waits)
         for number in started:
             self._runs[number].started = True
             self._version += 1
@@ -715,6 +715,11 @@ class Instance:
             self._show_history()
         self._shown_version = self._version
         return (*responses, *frontiers)
+
+    def _waits(self, id_: str) -> bool:
+        """Return whether a collection has an import that is not complete at its as_of, as far as was told."""
+        run = self._runs[self._collections[id_].run]
+        return any(frontier.less_equal_frontier(run.dataflow.as_of) for frontier in run.imports.values())
 
     def _is_ready(self, pending: _Pending) -> bool:
         if pending.dropped or pending.peek.collection is None:

@@ -49,6 +49,11 @@ class Flow:
     reported: dict[str, float] = field(default_factory=dict)
     answered: set[str] = field(default_factory=set)
     statuses: dict[tuple[str, str], bool] = field(default_factory=dict)
+    # How far its imports were told to be.
+    inputs: dict[str, float] = field(default_factory=dict)
+
+    def waits(self) -> bool:
+        return bool(self.inputs) and min(self.inputs.values()) <= self.as_of
 
     def hydrated(self, id_: str) -> bool:
         if self.spec.exports[id_] == "copy-to":
@@ -269,6 +274,7 @@ class Model:
                 kept |= set(flow.spec.exports)
                 made.started = made.started or there.started
                 made.run, made.upper, made.statuses = there.run, there.upper, there.statuses
+                made.inputs = there.inputs
                 self.hydrating |= {(made, id_) for f, id_ in hydrating if f is there}
                 self.due += [("status", id_, name, True) for (id_, name), done in made.statuses.items() if done]
             self.flows.append(made)
@@ -347,6 +353,11 @@ class Model:
         if flow is not None:
             flow.upper[id_] = max(flow.upper.get(id_, -1), frontier)
 
+    def told_import(self, run: int, name: str, frontier: float) -> None:
+        for flow in self.flows:
+            if flow.run == run:
+                flow.inputs[name] = max(flow.inputs.get(name, -1), frontier)
+
     def told_batch(self, id_: str, run: int, lower: float, upper: float, size: int) -> bool:
         """Take a batch, and say whether it makes sense."""
         limit = configured(self.commands)["max_result_bytes"]
@@ -409,8 +420,12 @@ class Model:
                     flow.reported[id_] = upper
                     found.append(("frontier", id_, upper))
         self.hydrating = {(flow, id_) for flow, id_ in self.hydrating if not flow.hydrated(id_)}
-        while self.queue and len(self.hydrating) < configured(self.commands)["hydration_limit"]:
+        while self.queue and self.working() < configured(self.commands)["hydration_limit"]:
             flow = self.queue.pop(0)
             flow.started = True
             self.hydrating |= {(flow, id_) for id_ in flow.live}
         return found
+
+    def working(self) -> int:
+        """How many collections hydrate that have what they read."""
+        return len([id_ for flow, id_ in self.hydrating if not flow.waits()])

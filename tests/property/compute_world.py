@@ -303,7 +303,12 @@ class World:
         if not self.seen:
             return
         id_, run, kind = rng.choice(self.seen[-8:] if rng.random() < 0.8 else self.seen)
-        if rng.random() < 0.2:
+        there = instance.run(run)
+        if rng.random() < 0.25 and there is not None and there.dataflow.imports:
+            name, upper = rng.choice(there.dataflow.imports).name, rng.randrange(9)
+            instance.tell(ImportUpper(run, name, frontier(upper)))
+            self.model.told_import(run, name, upper)
+        elif rng.random() < 0.2:
             operator, done = rng.choice("mn"), rng.random() < 0.7
             instance.tell(OperatorHydrated(id_, run, operator, done))
             self.model.told_operator(id_, run, operator, done)

@@ -610,7 +610,7 @@ class Engine:
         self._forgotten.add(sink)
         try:
             if len(log.streams()) == 1 and not may_read(Antichain.from_times(begins), log.since()):
-                log.allow_compaction([list(time) for time in begins], by=f"dataflow {self.name}")
+                log.allow_compaction(Antichain.from_times(begins), by=f"dataflow {self.name}")
         except TimelyError as error:
             _log.warning("output %r begins at %s, which its log does not say: %s", sink.name, begins, error)
 
