@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,7 @@ from spark_timely.compute.drive.requests import Requests
 from spark_timely.compute.drive.working import Working
 from spark_timely.compute.introspection import RELATIONS
 from spark_timely.errors import InvalidOptionError, MissingError, shown
+from spark_timely.log.store.storage import normal_path
 
 _STATUS: Final = "hydration"
 
@@ -112,8 +114,23 @@ def _run(options: argparse.Namespace, console: Console) -> bool:
 # --- asking ---------------------------------------------------------------------------------------
 
 
+def _id_or_path(value: str) -> str:
+    """Return an id as it is, and a path as the process that runs the instance finds it too, from another directory.
+
+    A value without '/' that is no path here is an id.
+    """
+    return normal_path(value) if "/" in value or os.path.exists(value) else value
+
+
+def _logs(options: argparse.Namespace, name: str) -> dict[str, str]:
+    """Return NAME=LOG options as a mapping."""
+    return {word: _id_or_path(value) for word, value in _pairs(options, name).items()}
+
+
 def _ask(verb: str, arguments: Mapping[str, object], options: argparse.Namespace, console: Console) -> bool:
-    Requests(_place(options)).ask(verb, arguments, timeout_s=options.timeout.seconds)
+    place = _place(options)
+    place.check("ask", create=False)
+    Requests(place).ask(verb, arguments, timeout_s=options.timeout.seconds)
     if console.json_mode:
         console.answer({"done": verb, **arguments})
     else:
@@ -131,11 +148,11 @@ def _create(options: argparse.Namespace, console: Console) -> bool:
     if options.reference or options.snapshot:
         msg = "could not read the command line: found --reference or --snapshot without --input"
         raise InvalidOptionError(msg, hint="they are of a continual task: write --input NAME=LOG too")
-    asked["imports"] = _pairs(options, "import")
+    asked["imports"] = _logs(options, "import")
     if options.as_of is not None:
         asked["as_of"] = options.as_of
     if options.into is not None:
-        return _ask("maintain", {**asked, "into": options.into}, options, console)
+        return _ask("maintain", {**asked, "into": normal_path(options.into)}, options, console)
     return _ask(
         "index", {**asked, "key": [name for given in options.key for name in names_of(given)]}, options, console
     )
@@ -145,8 +162,9 @@ def _create_task(asked: dict[str, object], options: argparse.Namespace, console:
     if getattr(options, "import") or options.key:
         msg = "could not read the command line: found --import or --key beside --input"
         raise InvalidOptionError(msg, hint="a continual task reads --input and --reference, and has no key")
-    asked |= {"inputs": _pairs(options, "input"), "references": _pairs(options, "reference")}
-    given = {"into": options.into, "as_of": options.as_of, "snapshot": options.snapshot or None}
+    asked |= {"inputs": _logs(options, "input"), "references": _logs(options, "reference")}
+    into = None if options.into is None else normal_path(options.into)
+    given = {"into": into, "as_of": options.as_of, "snapshot": options.snapshot or None}
     asked |= {name: value for name, value in given.items() if value is not None}
     return _ask("continual_task", asked, options, console)
 
@@ -162,6 +180,9 @@ def _configure(options: argparse.Namespace, console: Console) -> bool:
             values[name] = json.loads(text)
         except ValueError:
             values[name] = text
+    if not values:
+        msg = "could not read the command line: found configure without --set"
+        raise InvalidOptionError(msg, hint="write --set NAME=VALUE, such as --set hydration_limit=2")
     return _ask("configure", values, options, console)
 
 

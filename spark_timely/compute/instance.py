@@ -240,6 +240,7 @@ class _Pending:
     # What its collection was allowed to compact to as it came.
     since: Antichain | None = None
     dropped: bool = False
+    domain: TimeDomain = field(default_factory=TimeDomain)
 
     @property
     def readable(self) -> bool:
@@ -494,8 +495,9 @@ class Instance:
                 pending.dropped = True
             else:
                 del self._peeks[pending.peek.id]
-                reason = f"found collection {id_!r} dropped at {there.shown_frontier!r}, before the time was complete"
-                self._refuse_peek(pending.peek, reason)
+                upper = there.domain.show_frontier(there.shown_frontier)
+                reason = f"found collection {id_!r} dropped at {upper}, before the time was complete"
+                self._refuse_peek(pending.peek, reason, there.domain)
 
     def _report_drop(self, there: _Collection) -> None:
         if there.kind == "copy-to":
@@ -510,15 +512,22 @@ class Instance:
         if peek.collection is not None:
             there = self._collections[peek.collection]
             kind = there.kind
-            pending = _Pending(peek, there.run, self._session.allowed[there.id])
+            pending = _Pending(peek, there.run, self._session.allowed[there.id], domain=there.domain)
             time = _time_text(there.domain, peek.time)
         else:
             time = json.dumps(list(peek.time) if len(peek.time) > 1 else peek.time[0])
         self._peeks[peek.id] = pending
         self._shows.put("peeks", peek.id, [(peek.id, peek.target, kind, time)])
 
-    def _refuse_peek(self, peek: Peek, reason: str) -> None:
-        text = f"could not answer peek {peek.id!r} at {peek.time!r}: {reason}"
+    def _refuse_forgotten(self, pending: _Pending) -> None:
+        """Answer a peek at a time that its collection was allowed to forget before it came."""
+        assert pending.since is not None  # else it is readable
+        since = pending.domain.show_frontier(pending.since)
+        self._refuse_peek(pending.peek, f"found since={since}, so peek at {since} or later", pending.domain)
+
+    def _refuse_peek(self, peek: Peek, reason: str, domain: TimeDomain | None = None) -> None:
+        at = shown(peek.time) if domain is None else domain.show_frontier(Antichain.of(peek.time))
+        text = f"could not peek {peek.target!r} at {at}: {reason}"
         self._outbox.append(PeekResponse(peek.id, "error", error=text, traceparent=peek.traceparent))
 
     # Observations --------------------------------------------------------------------------------
@@ -646,9 +655,9 @@ class Instance:
             return
         peek = pending.peek
         if not pending.readable:
-            self._refuse_peek(peek, f"found since={pending.since!r}")
+            self._refuse_forgotten(pending)
             return
-        error = answer.error or self._too_large("peek", peek.id, answer.n_bytes)
+        error = answer.error or self._too_large("a peek at", peek.target, answer.n_bytes)
         if error is None:
             response = PeekResponse(peek.id, "rows", answer.rows, traceparent=peek.traceparent)
         else:
@@ -691,7 +700,7 @@ class Instance:
             return ()
         for pending in [each for each in self._peeks.values() if not each.readable and self._is_ready(each)]:
             del self._peeks[pending.peek.id]
-            self._refuse_peek(pending.peek, f"found since={pending.since!r}")
+            self._refuse_forgotten(pending)
         responses, self._outbox = self._outbox, []
         moved = [there for id_ in sorted(self._advanced) if _is_news(there := self._collections[id_])]
         frontiers = [Frontiers(there.id, there.upper) for there in moved if there.upper is not None]
@@ -715,6 +724,10 @@ class Instance:
             self._show_history()
         self._shown_version = self._version
         return (*responses, *frontiers)
+
+    def working(self) -> tuple[str, ...]:
+        """Return the collections that count against the limit of how much hydrates at once, in order of their ids."""
+        return tuple(sorted(id_ for id_ in self._queue.hydrating if not self._waits(id_)))
 
     def _waits(self, id_: str) -> bool:
         """Return whether a collection has an import that is not complete at its as_of, as far as was told."""

@@ -95,13 +95,17 @@ _NOTED: Final[Mapping[str, str]] = {
     "db": "several parts",
     "except_": "EXCEPT",
 }
+# How sqlglot shows what it has read, and misses.
+_READ: Final = re.compile(r"<Token token_type: TokenType\.(\w+), text: (.*?), line: \d+, col: \d+, .*?>", re.DOTALL)
+_MISSED: Final = re.compile(r"Required keyword: '\w+' missing for <class '[\w.]*?(\w+)'>")
+_MISSED_IN: Final = {"Where": "WHERE", "Limit": "LIMIT", "Union": "UNION", "Between": "BETWEEN", "If": "CASE"}
 _MOMENT: Final = re.compile(r"[-+:. 0-9TZ]+")
 _AGGREGATES: Final = {"Count": "count", "Sum": "sum", "Avg": "avg", "Min": "min", "Max": "max"}
 
 _Ways: TypeAlias = tuple[tuple[str, str], ...]
 
 
-def plan_of_sql(text: str, names: Mapping[str, pa.Schema], /) -> Plan:
+def plan_of_sql(text: str, names: Mapping[str, pa.Schema], /, *, others: Sequence[str] = ()) -> Plan:
     """Return the plan of a query, or refuse it by the name of the part that has no operator.
 
     Parameters
@@ -110,6 +114,8 @@ def plan_of_sql(text: str, names: Mapping[str, pa.Schema], /) -> Plan:
         One query.
     names : mapping of str to pyarrow.Schema
         What can be read: the name of each import, and its payload columns.
+    others : sequence of str
+        Names that could be read as well, and are not in the text: only for errors.
 
     Raises
     ------
@@ -136,7 +142,7 @@ def plan_of_sql(text: str, names: Mapping[str, pa.Schema], /) -> Plan:
         if not isinstance(schema, pa.Schema):
             msg = f"could not {_ATTEMPT}: found schema={shown(schema)} of import {name!r}"
             raise InvalidUsageError(msg, hint="give the columns of each import, a pyarrow.Schema")
-    planner = _Planner(text, names)
+    planner = _Planner(text, names, others)
     try:
         return Plan(planner.whole())
     except RecursionError as error:
@@ -217,8 +223,9 @@ _Withs: TypeAlias = dict[str, _Named]
 class _Planner:
     """Makes the plan of one text."""
 
-    def __init__(self, text: str, names: Mapping[str, pa.Schema]) -> None:
+    def __init__(self, text: str, names: Mapping[str, pa.Schema], others: Sequence[str] = ()) -> None:
         self._text, self._names = text, names
+        self._readable = list(dict.fromkeys((*names, *others)))
 
     def whole(self) -> Node:
         """Return the plan of the text."""
@@ -265,7 +272,7 @@ class _Planner:
             found = [each for each in sqlglot.parse(legible(self._text, tokens), dialect="spark") if each is not None]
         except ParseError as error:
             first = error.errors[0] if error.errors else {}
-            said = str(first.get("description", error)).rstrip(".")
+            said = _in_words(str(first.get("description", error)).rstrip("."))
             where = f"line {first.get('line')}, col {first.get('col')}"
             raise refused_sql(_ATTEMPT, f"{said} at {where}", self._text, "write it as Spark does") from error
         except SqlglotError as error:
@@ -423,7 +430,7 @@ class _Planner:
             self._refuse(f"{self._name_of(of)} in FROM", "read from an import, or from a query in brackets")
         if tree.args.get("db") or tree.args.get("catalog"):
             self._refuse(
-                f"name {tree.sql(dialect='spark')} of several parts", f"use the imports {shown([*self._names])}"
+                f"name {tree.sql(dialect='spark')} of several parts", f"use the imports {shown(self._readable)}"
             )
         self._check_args(tree, {"this", "alias"}, f"table {tree.name!r}")
         self._check_alias(tree.args.get("alias"))
@@ -436,7 +443,7 @@ class _Planner:
         found = [name for name in self._names if name.lower() == tree.name.lower()]
         if len(found) != 1:
             what = f"no import {tree.name!r}" if not found else f"imports {shown(found)}, which differ in case alone"
-            self._missing(what, f"use one of the imports {shown([*self._names])}")
+            self._missing(what, f"use one of the imports {shown(self._readable)}")
         fields = self._names[found[0]]
         source = (tree.alias or tree.name).lower()
         columns = (_Column(f.name, f.name, source, pa.types.is_floating(f.type)) for f in fields)
@@ -916,3 +923,9 @@ class _Planner:
         from sqlglot import exp
 
         return str(tree.name if isinstance(tree, exp.Anonymous) else tree.sql(dialect="spark").partition("(")[0])
+
+
+def _in_words(said: str) -> str:
+    """Return what sqlglot says of a text that it cannot read, without the names of its classes."""
+    said = _READ.sub(lambda found: "the end" if found[1] == "SENTINEL" else shown(found[2]), said)
+    return _MISSED.sub(lambda found: f"an incomplete {_MISSED_IN.get(found[1], 'expression')}", said)

@@ -13,6 +13,8 @@ Invariants
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,7 +36,8 @@ from spark_timely.errors import (
 )
 from spark_timely.log import Log
 from spark_timely.log.files.format import LogFormat
-from spark_timely.log.log import create_log, open_log
+from spark_timely.log.log import check_free, create_log, open_log
+from spark_timely.log.machine.decide import decide_open
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.urls import identity
 
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
 
     from spark_timely.protocol.note import Fence
 
-__all__ = ["Sink", "existing_logs", "least_time", "open_logs", "refreshed"]
+__all__ = ["Sink", "check_outputs", "existing_logs", "least_time", "open_logs", "refreshed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,6 +191,50 @@ def existing_logs(
     return logs
 
 
+def check_outputs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]], logs: Mapping[str, Log]) -> None:
+    """Refuse outputs that `open_logs` would refuse as things are; write nothing.
+
+    Parameters
+    ----------
+    sinks : sequence of Sink
+    storage : mapping of str to dict
+        Storage options by path of the log.
+    logs : mapping of str to Log
+        What `existing_logs` gave.
+
+    Raises
+    ------
+    InvalidUsageError
+        If something else is where a log is to be made.
+    LogMissingError
+        If that is a Delta table of another kind.
+    SchemaMismatchError, OwnershipError, NotBeyondError, ClosedError
+        As of `open_logs`.
+
+    Notes
+    -----
+    Cost: a look at one directory for each log that is not there.
+    """
+    for sink in sinks:  # one turn per output
+        log = logs.get(sink.path)
+        if log is None:
+            check_free(sink.path, storage_options=storage[sink.path] or None)
+        else:
+            _check_fits(log, sink)
+            with _explained(log, sink):
+                decide_open(
+                    log.path,
+                    log.domain,
+                    log.ends(),
+                    sink.stream,
+                    owner=sink.owner,
+                    at=least_time(sink.view),
+                    donor=None,
+                    clock=0,
+                    fence=sink.fence,
+                )
+
+
 def refreshed(logs: Mapping[str, Log], paths: Iterable[str]) -> dict[str, Exception]:
     """Take notice of what others did to logs; return those where that failed, with the error."""
     broken: dict[str, Exception] = {}
@@ -257,6 +304,14 @@ def least_time(view: View) -> tuple[int, ...]:
 
 
 def _open_stream(log: Log, sink: Sink) -> None:
+    _check_fits(log, sink)
+    with _explained(log, sink):
+        least = log.domain.render_time(least_time(sink.view))
+        log.open_stream(sink.stream, owner=sink.owner, at=least, fence=sink.fence)
+
+
+def _check_fits(log: Log, sink: Sink) -> None:
+    """Refuse a log that has other rows than an output."""
     types = sink.view.domain.types
     if log.kind != sink.view.rows_kind:
         msg = f"could not start operator {sink.name!r}: found log {sink.path!r} of kind={log.kind!r}"
@@ -277,9 +332,13 @@ def _open_stream(log: Log, sink: Sink) -> None:
                 "say; or capture into another log"
             )
         raise SchemaMismatchError(msg, hint=hint, context={"path": sink.path})
-    least = log.domain.render_time(least_time(sink.view))
+
+
+@contextmanager
+def _explained(log: Log, sink: Sink) -> Iterator[None]:
+    """Say of a stream that cannot be opened what that means for the dataflow."""
     try:
-        log.open_stream(sink.stream, owner=sink.owner, at=least, fence=sink.fence)
+        yield
     except OwnershipError as error:
         if not sink.kept:
             raise
@@ -289,6 +348,7 @@ def _open_stream(log: Log, sink: Sink) -> None:
             context=error.context,
         ) from None
     except NotBeyondError as error:
+        least = log.domain.render_time(least_time(sink.view))
         msg = f"could not start operator {sink.name!r}: {error.message}, and rows from {least!r} on would be lost"
         raise NotBeyondError(
             msg,

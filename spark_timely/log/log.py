@@ -1592,6 +1592,46 @@ def _first_file(storage: Storage, form: LogFormat, streams: int, clock: Callable
     return write_progress_file(storage, batch_rows(form, state), OPEN_STREAM, 0, form.domain)
 
 
+def check_free(path: str, *, storage_options: Mapping[str, str] | None = None) -> None:
+    """Refuse a path where `create_log` would find something else than a log; write nothing.
+
+    Parameters
+    ----------
+    path : str
+        As `normal_path` gives it.
+    storage_options : mapping, optional
+
+    Raises
+    ------
+    InvalidUsageError
+        If it is a file, or a directory with something else in it.
+    LogMissingError
+        If it is another Delta table.
+
+    Notes
+    -----
+    Cost: a look at one directory. With a table in it, the table is opened.
+    """
+    if not _is_free(path, open_storage(path, storage_options)):
+        open_log(path, storage_options=storage_options)
+
+
+def _is_free(where: str, storage: Storage) -> bool:
+    """Return whether there is no Delta table; refuse something else in the directory."""
+    if storage.local and os.path.exists(where) and not os.path.isdir(where):
+        msg = f"could not create log {where!r}: found a file"
+        raise InvalidUsageError(msg, hint="give an empty or new directory", context={"path": where})
+    names = storage.names()
+    if "_delta_log" in names and has_table(storage):
+        return False
+    # Left behind by a creation that was killed: files of data, a table's log without entries.
+    foreign = foreign_names(names)
+    if foreign:
+        msg = f"could not create log {where!r}: found {foreign[0]!r} in the directory"
+        raise InvalidUsageError(msg, hint="give an empty or new directory", context={"path": where})
+    return True
+
+
 def create_log(
     path: str | os.PathLike[str],
     schema: pa.Schema,
@@ -1697,20 +1737,7 @@ def create_log(
         auto_vacuum=auto_vacuum,
     )
     storage = open_storage(where, storage_options)
-    if storage.local and os.path.exists(where) and not os.path.isdir(where):
-        msg = f"could not create log {where!r}: found a file"
-        raise InvalidUsageError(msg, hint="give an empty or new directory", context={"path": where})
-    names = storage.names()
-    if "_delta_log" not in names or not has_table(storage):
-        # Left behind by a creation that was killed: files of data, a table's log without entries.
-        foreign = foreign_names(names)
-        if foreign:
-            msg = f"could not create log {where!r}: found {foreign[0]!r} in the directory"
-            raise InvalidUsageError(
-                msg,
-                hint="give an empty or new directory",
-                context={"path": where},
-            )
+    if _is_free(where, storage):
         first = _first_files(storage, form, streams, kept, clock)
         try:
             creation = create_table(storage, form, first, storage_options)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from spark_timely.answers.plan import PeekPlan
     from spark_timely.compute.response import Response
     from spark_timely.dataflow.engine.arranged import RunTasks
+    from spark_timely.time.text import Duration
 
 __all__ = ["ComputeInstance"]
 
@@ -77,7 +78,10 @@ class ComputeInstance(Handle):
     Raises
     ------
     InvalidUsageError
-        If the executors do not see the storage of the instance. Then whoever maintains it continues.
+        If the directory is a log, or `retain` no length of time. If the executors do not see the storage of the
+        instance. Then whoever maintains it continues.
+    LogMissingError
+        If there is no instance to follow.
 
     Examples
     --------
@@ -104,6 +108,7 @@ class ComputeInstance(Handle):
         on_response: Callable[[Response], object] | None = None,
         new_session: Callable[[], SparkSession] | None = None,
     ) -> None:
+        kept = None if retain is None else _length(retain, str(directory))
         # Whether the storage of sessions matters: a follower writes nothing by them.
         self._looks = not read_only
         self._jobs = Jobs(
@@ -115,7 +120,7 @@ class ComputeInstance(Handle):
             catalog_of,
             copy=self._copy,
             job=self._peeked,
-            retain=None if retain is None else partial(_retained, retain),
+            retain=None if kept is None else partial(_retained, kept),
             task_bodies=InstanceTasks(self._jobs),
             check=self._check,
             keyed_bytes=self._jobs.keyed_bytes,
@@ -206,9 +211,9 @@ class ComputeInstance(Handle):
         Raises
         ------
         InvalidUsageError
-            If the time is none, or it is called in `on_response`.
+            If the time is no number of seconds, or it is called in `on_response`.
         """
-        if not timeout_s >= 0:
+        if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not timeout_s >= 0:
             msg = f"could not close the instance in {self.place.directory!r}: found timeout_s={shown(timeout_s)}"
             raise InvalidUsageError(msg, hint="give a number of seconds, 0 or more")
         closed = threading.Event()
@@ -231,10 +236,16 @@ class ComputeInstance(Handle):
         self._jobs.end()
 
 
-def _retained(length: str, log: Log, consumer: str) -> RetainedPosition:
-    return RetainedPosition(
-        partial(open_log, log.path, storage_options=log.storage_options or None), consumer, parse_duration(length)
-    )
+def _length(retain: object, directory: str) -> Duration:
+    try:
+        return parse_duration(retain)
+    except ValueError as error:
+        msg = f"could not run the instance in {directory!r}: found retain={shown(retain)}"
+        raise InvalidUsageError(msg, hint=f"{error}; None retains nothing") from error
+
+
+def _retained(length: Duration, log: Log, consumer: str) -> RetainedPosition:
+    return RetainedPosition(partial(open_log, log.path, storage_options=log.storage_options or None), consumer, length)
 
 
 def _check_storage(spark: SparkSession, place: Place) -> None:

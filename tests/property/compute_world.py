@@ -32,7 +32,14 @@ from spark_timely.compute.command import (
 from spark_timely.compute.history import History, difference, reduced, rows_of
 from spark_timely.compute.instance import Instance
 from spark_timely.compute.introspection import RELATIONS
-from spark_timely.compute.observation import CopyToDone, OperatorHydrated, PeekAnswer, SubscribeProgress, Upper
+from spark_timely.compute.observation import (
+    CopyToDone,
+    ImportUpper,
+    OperatorHydrated,
+    PeekAnswer,
+    SubscribeProgress,
+    Upper,
+)
 from spark_timely.compute.response import CopyToResponse, Dropped, Frontiers, PeekResponse, Status, SubscribeBatch
 from spark_timely.errors import TimelyError, TimelyInternalError
 from spark_timely.time.antichain import Antichain

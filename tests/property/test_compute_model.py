@@ -265,8 +265,8 @@ def copy_to_never_hydrates(patch: Patch) -> None:
 def starts_before_it_releases(patch: Patch) -> None:
     turn = hydration.HydrationQueue.turn
 
-    def wrong(self: Any, hydrated: Any, limit: int) -> Any:
-        _, started = turn(self, lambda id_: False, limit)
+    def wrong(self: Any, hydrated: Any, limit: int, waits: Any) -> Any:
+        _, started = turn(self, lambda id_: False, limit, waits)
         released, _ = turn(self, hydrated, 0)
         return released, started
 
@@ -276,10 +276,19 @@ def starts_before_it_releases(patch: Patch) -> None:
 def limit_counts_dataflows(patch: Patch) -> None:
     turn = hydration.HydrationQueue.turn
 
-    def wrong(self: Any, hydrated: Any, limit: int) -> Any:
-        return turn(self, hydrated, limit and max(limit, len(self._hydrating) + 1))
+    def wrong(self: Any, hydrated: Any, limit: int, waits: Any) -> Any:
+        return turn(self, hydrated, limit and max(limit, len(self._hydrating) + 1), waits)
 
     patch.setattr(hydration.HydrationQueue, "turn", wrong)
+
+
+def one_that_waits_counts(patch: Patch) -> None:
+    turn = hydration.HydrationQueue.turn
+    patch.setattr(hydration.HydrationQueue, "turn", lambda self, hydrated, limit, waits: turn(self, hydrated, limit))
+
+
+def one_that_waited_never_counts(patch: Patch) -> None:
+    patch.setattr(Instance, "_waits", lambda self, id_: bool(self._runs[self._collections[id_].run].imports))
 
 
 def first_schedule_is_enough(patch: Patch) -> None:
@@ -449,6 +458,8 @@ MUTANTS = [
     kept(nothing),
     reports_are_not_repeated,
     equal_is_hydrated,
+    one_that_waits_counts,
+    one_that_waited_never_counts,
     copy_to_never_hydrates,
     starts_before_it_releases,
     limit_counts_dataflows,

@@ -1,4 +1,10 @@
-"""The batches of a subscribe of an instance, as they wait for whoever takes them."""
+"""The batches of a subscribe of an instance, as they wait for whoever takes them.
+
+Invariants
+----------
+1. Whoever waits for a batch learns of the end, whatever ended it: each thread that waits does.
+2. Nobody waits in the thread that hands batches in.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from spark_timely.compute.response import SubscribeBatch
-from spark_timely.errors import OperatorError
+from spark_timely.errors import InvalidUsageError, OperatorError, shown
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -23,10 +29,14 @@ END: Final = object()
 # Batches that nobody has taken yet.
 _MOST_WAITING: Final = 64
 _MOST_WAITING_BYTES: Final = 64 << 20
+_LONGEST_S: Final = threading.TIMEOUT_MAX
 
 
 class Batches:
     """The batches of a subscribe: an iterator of `SubscribeBatch`. Made by `Handle.subscribe`.
+
+    The subscribe ends with `close`, at the end of a ``with`` block, and when nothing in the program refers to its
+    batches any more. That last one does not hold where the instance has an `on_response`: the batches go there too.
 
     Parameters
     ----------
@@ -35,10 +45,18 @@ class Batches:
         Is called with these batches when nobody takes them any more.
     on_room : callable
         Is called when there is room for another batch, and was none.
+    on_wait : callable
+        Is called before a batch is waited for; raises in a thread that must not wait (invariant 2).
     """
 
-    def __init__(self, id_: str, on_end: Callable[[Batches], object], on_room: Callable[[], object]) -> None:
-        self.id, self._on_end, self._on_room = id_, on_end, on_room
+    def __init__(
+        self,
+        id_: str,
+        on_end: Callable[[Batches], object],
+        on_room: Callable[[], object],
+        on_wait: Callable[[], object],
+    ) -> None:
+        self.id, self._on_end, self._on_room, self._on_wait = id_, on_end, on_room, on_wait
         self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._lock, self._n_waiting, self._waiting_bytes = threading.Lock(), 0, 0
         self._ended = False
@@ -54,24 +72,42 @@ class Batches:
         return batch
 
     def next_batch(self, *, timeout_s: float | None = None) -> SubscribeBatch | None:
-        """Return the next batch; None where the time is over, or nothing comes any more.
+        """Return the next batch; None where the time is over, or nothing comes any more: `has_ended` tells which.
+
+        Nothing comes any more after the last batch, `close`, a drop of the subscribe, and `close` of the instance,
+        which gives what was there before first.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            How many seconds to wait at most. 0 takes what is there.
 
         Raises
         ------
+        InvalidUsageError
+            If it would wait in a call of `on_response`, which hands batches in; if the time is no number of seconds.
         OperatorError
             If the batch is an error: it was too large, or the instance has ended with one.
         """
+        if timeout_s is not None and (
+            isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0
+        ):
+            msg = f"could not wait for a batch of {self.id!r}: found timeout_s={shown(timeout_s)}"
+            raise InvalidUsageError(msg, hint="give a number of seconds, 0 or more")
         if self._ended:
             return None
+        if timeout_s != 0:
+            self._on_wait()
         try:
-            found = self._queue.get(timeout=timeout_s)
+            # A queue takes no endless time as a number, nor one that the system cannot count.
+            found = self._queue.get(timeout=None if timeout_s is None or timeout_s > _LONGEST_S else timeout_s)
         except queue.Empty:
             return None
         if found is END:
-            self._ended = True
+            self._finish()
             return None
         if isinstance(found, Exception):
-            self._ended = True
+            self._finish()
             raise found
         assert isinstance(found, SubscribeBatch)
         had_room = self.has_room
@@ -87,8 +123,18 @@ class Batches:
     def close(self) -> None:
         """End it. May be called again."""
         if not self._ended:
-            self._ended = True
+            self._finish()
             self._on_end(self)
+
+    def _finish(self) -> None:
+        """Say that nothing comes any more, also to those who wait in other threads (invariant 1)."""
+        self._ended = True
+        self._queue.put(END)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing comes any more: then `next_batch` returns None at once."""
+        return self._ended
 
     def __enter__(self) -> Batches:
         return self

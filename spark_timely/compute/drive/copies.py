@@ -38,8 +38,6 @@ class Copies:
 
     def make(self) -> None:
         """Begin the copies whose time is complete, and state those that ended."""
-        if self._context.follows:
-            return
         for running in self._context.started():  # one turn per dataflow
             hosted = self._hosted.get(running.number)
             if hosted is None or running.complete:
@@ -85,6 +83,16 @@ class Copies:
         future = self._workers.submit(context.working.copy, path, str(details["to"]), at, details)
         future.add_done_callback(lambda _: context.wake.set())
         self._running[export.id] = running.number, future
+
+    def fail(self, number: int, error: BaseException) -> None:
+        """Answer the copies of a dataflow that gives nothing any more; those that run are let end."""
+        instance = self._context.instance
+        running = instance.run(number)
+        if running is None:
+            return
+        for export in running.dataflow.exports:  # one turn per export
+            if export.kind == "copy-to" and export.id in running.live and export.id not in self._running:
+                instance.tell(CopyToDone(export.id, number, error=described(error)))
 
     def forget(self, id_: str) -> None:
         """Give no answer for a copy; one that has not begun is not made."""

@@ -113,12 +113,16 @@ class Descriptions:
         return found
 
     def _output_of(self, dataflow: Dataflow) -> Log | None:
-        """Return the log of the one export of a continual task; None if it is not there yet."""
+        """Return the log of the one export of a continual task; None if it is not there yet.
+
+        None too if it has other times: then it is refused for that before anything is made.
+        """
         path = self._place.path_of(dataflow.exports[0])
         try:
-            return None if path is None else self._driver.context.opened(path)
+            log = None if path is None else self._driver.context.opened(path)
         except LogMissingError:
             return None
+        return None if log is None or log.domain.types != dataflow.domain.types else log
 
     def planned(
         self, name: str, query: str | Plan, given: Mapping[str, str], logs: dict[str, Log]
@@ -137,9 +141,8 @@ class Descriptions:
                     return logs[word]
                 else:
                     msg = f"could not create dataflow {name!r}: found nothing for {word!r}"
-                    raise MissingError(
-                        msg, hint=f"say what it stands for with imports=…; exports are {shown(sorted(exports))}"
-                    )
+                    ids = shown(sorted((*exports, *relations)))
+                    raise MissingError(msg, hint=f"say what it stands for with imports=…, or choose among {ids}")
                 logs[word] = self._driver.context.opened(path)
             return logs[word]
 
@@ -149,8 +152,11 @@ class Descriptions:
             plan = parse_plan(query)
         else:
             named = [id_ for id_ in (*exports, *relations) if id_ in query]
+            others = sorted((*exports, *relations))
+            if len(query.split()) == 1:  # no query has one word: it is meant as an id
+                self._refuse_word(name, query.strip(), given, others)
             schemas = {word: opened(word).schema for word in (*given, *named)}
-            plan = plan_of_sql(query, schemas)
+            plan = plan_of_sql(query, schemas, others=others)
         reads = []
         own = {self._driver.facts.path_of(id_): id_ for id_, each in exports.items() if each.kind == "index"}
         for word in imports_of(plan):  # one turn per import
@@ -164,6 +170,14 @@ class Descriptions:
         for word in logs.keys() - set(imports_of(plan)):
             del logs[word]
         return plan, tuple(reads)
+
+    def _refuse_word(self, name: str, word: str, given: Mapping[str, str], ids: Sequence[str]) -> None:
+        """Refuse a query of one word."""
+        if word in given or word in ids:
+            msg = f"could not create dataflow {name!r}: found {word!r}, which is no query"
+            raise InvalidUsageError(msg, hint=f"write SELECT * FROM {word}")
+        msg = f"could not create dataflow {name!r}: found no collection {word!r}"
+        raise MissingError(msg, hint=f"write a query, or the id of a collection: {shown(list(ids))}")
 
     def read(self, id_: str, alias: str, log: object, logs: dict[str, Log]) -> Import:
         """Return an import of an export, given by its id or its path, or of any other log; open its log."""

@@ -57,6 +57,7 @@ from spark_timely.compute.drive.watching import Watches
 from spark_timely.compute.history import reduced, rows_of
 from spark_timely.compute.instance import Running
 from spark_timely.compute.introspection import RELATIONS
+from spark_timely.compute.session import DEFAULTS
 from spark_timely.dataflow.engine.outputs import pause_s
 from spark_timely.errors import (
     InvalidOptionError,
@@ -81,6 +82,8 @@ _log = masked_logger("spark_timely.compute")
 _NEW: Final = CreateInstance({name: f"timely_{name}" for name in RELATIONS}, domain=TimeDomain((TimeType.TIMESTAMP,)))
 # Between two looks at logs on a disk, where nothing happens.
 _POLL_S: Final = 0.01
+# Names of the configuration, beside those of the instance itself.
+_OF_STEPS: Final = ("steps_at_once", "max_bytes_per_step")
 # Compactions of logs, and of the command log.
 _UPKEEP_S: Final = 1.0
 
@@ -112,9 +115,9 @@ class Driver:
         create: bool = True,
         now: Callable[[], float] = monotonic.monotonic,
     ) -> None:
-        commands = CommandLog.at(
-            place.commands, storage_options=place.storage_options or None, create=create and not read_only
-        )
+        create = create and not read_only
+        place.check("follow" if read_only else "run", create=create)
+        commands = CommandLog.at(place.commands, storage_options=place.storage_options or None, create=create)
         self.context = Context(place, working, commands, now, follows=read_only)
         self.place, self.instance, self.wake = place, self.context.instance, self.context.wake
         self._now, self._lock, self._commands = now, self.context.lock, commands
@@ -126,7 +129,12 @@ class Driver:
         self._peeks = Peeks(self.context, self._watches)
         self._subscribes = Subscribes(self.context, hosted)
         self._hosting = Hosting(
-            self.context, self._watches, hosted, on_moved=self._subscribes.moved, on_dropped=self._forget
+            self.context,
+            self._watches,
+            hosted,
+            on_moved=self._subscribes.moved,
+            on_failed=self._fail,
+            on_dropped=self._forget,
         )
         self._copies = Copies(self.context, hosted, self._hosting.workers)
         self._relations = Relations(self.context, self._hosting.workers)
@@ -344,6 +352,11 @@ class Driver:
             self._unreachable = 0
             return found
 
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the last turn could look at all that is there."""
+        return not self._unreachable
+
     def _turn(self) -> tuple[bool, tuple[Response, ...]]:
         if not self.context.follows:
             self.context.check_held(within_s=FAR_POLL_S)
@@ -362,6 +375,11 @@ class Driver:
         responses = self.instance.turn()
         self._keep_up()
         return busy or bool(responses) or self.instance.version != before, responses
+
+    def _fail(self, number: int, error: BaseException) -> None:
+        """Answer those who wait for what a dataflow gives that has failed for good."""
+        self._subscribes.fail(number, error)
+        self._copies.fail(number, error)
 
     def _forget(self, export: Export, given_again: bool) -> None:  # noqa: FBT001 - as it is called
         """Let go of what was kept for an export that was dropped."""
@@ -422,7 +440,13 @@ class Driver:
 
 
 def _check_configuration(values: Mapping[str, object]) -> None:
-    for name in ("steps_at_once", "max_bytes_per_step"):
+    """Refuse names that mean nothing, here alone: a command log may have some, of another version."""
+    known = (*DEFAULTS, *_OF_STEPS)
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        msg = f"could not configure the instance: found {unknown[0]}={shown(values[unknown[0]])}"
+        raise InvalidOptionError(msg, hint=f"choose among {', '.join(known)}")
+    for name in _OF_STEPS:
         value = values.get(name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             msg = f"could not configure the instance: found {name}={shown(value)}"

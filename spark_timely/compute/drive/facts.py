@@ -148,7 +148,11 @@ class Facts:
         if running is None:
             return
         if not running.started:
-            lines.append(f"{id_}: it waits to be scheduled, or for its turn to hydrate")
+            others = instance.working()
+            if others:
+                lines.append(f"{id_}: it waits for its turn to hydrate, after {', '.join(others[:8])}")
+            else:
+                lines.append(f"{id_}: it waits to be scheduled, or for its turn to hydrate")
             return
         hosted = self._hosted.get(view.run)
         if hosted is None:

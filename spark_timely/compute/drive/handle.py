@@ -5,17 +5,22 @@ Whoever follows an instance needs no Spark: it answers peeks and subscribes from
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import os
 import threading
 import time as monotonic
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
+from spark_timely.answers.keys import keys_of
 from spark_timely.compute.command import (
     AllowCompaction,
     CancelPeek,
@@ -43,13 +48,16 @@ from spark_timely.compute.response import (
 from spark_timely.continual.plan import Deletes, Newest
 from spark_timely.errors import (
     CanceledError,
+    InvalidOptionError,
     InvalidUsageError,
+    LogMissingError,
     MissingError,
     OperatorError,
     TimelyError,
     WaitTimeoutError,
     shown,
 )
+from spark_timely.log.arguments import names_of
 from spark_timely.log.log import Log
 from spark_timely.log.store.storage import normal_path
 from spark_timely.masking import masked_logger
@@ -58,6 +66,7 @@ from spark_timely.time.antichain import Antichain
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from spark_timely.answers.keys import KeysLike
     from spark_timely.compute.drive.plans import Function
     from spark_timely.time.domain import FrontierLike, TimeLike
 
@@ -68,6 +77,8 @@ _log = masked_logger("spark_timely.compute")
 # Between two looks at requests on a disk; one into a store is paid for.
 _REQUESTS_S: Final = 0.25
 _FAR_REQUESTS_S: Final = 1.0
+# What a peek may ask for, beside a time and keys.
+_ASKED: Final = ("where", "select", "order_by", "limit", "offset", "max_bytes", "scan_limit", "forgotten")
 # As many turns look at everything that was there at the start.
 _SETTLED: Final = 2
 
@@ -91,7 +102,8 @@ class Handle:
     options_of : mapping of str to mapping, optional
         Storage options of logs elsewhere, by path. They are never written into the command log.
     on_response : callable, optional
-        Is called with each response, in order.
+        Is called with each response, in order, by the thread that takes turns: it must not wait for an answer or a
+        batch. With it the batches of a subscribe are kept until somebody closes them.
     """
 
     def __init__(
@@ -116,7 +128,14 @@ class Handle:
         # Copies that somebody waits for, with their answers, and those that nobody waits for any more.
         self._copied: dict[str, CopyToResponse | None] = {}
         self._left: set[str] = set()
-        self._batches: dict[str, Batches] = {}
+        # What gives the batches of each subscribe; None where nothing refers to them any more. They are kept here
+        # only where `on_response` takes them as well.
+        self._batches: dict[str, Callable[[], Batches | None]] = {}
+        # Ids of subscribes whose batches were forgotten; a finalizer adds them, so there is no lock.
+        self._forgotten: deque[str] = deque()
+        # Subscribes that this handle drops, and whether it has: until the turn after that nobody else is given their
+        # ids, since responses name no more than an id.
+        self._ending: dict[str, bool] = {}
         self._ended = False
         self._requests = Requests(self.place)
         self._requests_at = -math.inf
@@ -130,6 +149,7 @@ class Handle:
     def _run(self) -> None:
         driver = self._driver
         while not self._ended:
+            dropped = [name for name, is_dropped in list(self._ending.items()) if is_dropped]
             try:
                 busy, responses = driver.turn()
             except Exception as error:  # noqa: BLE001 - those who wait learn of it
@@ -139,7 +159,13 @@ class Handle:
                 return
             if responses:
                 self._take(responses)
+            if dropped and driver.is_reachable:
+                with self._changed:
+                    for name in dropped:  # all that was stated of them is handed out now
+                        self._ending.pop(name, None)
+                    self._changed.notify_all()
             self._drop_left()
+            self._drop_forgotten()
             if self._turns < _SETTLED:
                 with self._changed:
                     self._turns += 1
@@ -176,6 +202,35 @@ class Handle:
             except TimelyError as error:
                 _log.debug("copy %r is not dropped: %s", name, error)
 
+    def _drop_forgotten(self) -> None:
+        """Drop subscribes whose batches nothing refers to any more.
+
+        All of it is under the lock: no other subscribe has the id before this one is dropped.
+        """
+        if not self._forgotten:
+            return
+        with self._changed:
+            while self._forgotten:  # one turn per subscribe
+                name = self._forgotten.popleft()
+                batches = self._batches.get(name)
+                if batches is None or batches() is not None:
+                    continue  # it has ended, or is another one
+                del self._batches[name]
+                try:
+                    self._drop_subscribe(name)
+                except TimelyError as error:
+                    _log.debug("subscribe %r is not dropped: %s", name, error)
+
+    def _drop_subscribe(self, name: str) -> None:
+        """Drop a subscribe whose batches this handle does not give any more."""
+        try:
+            self.drop(name, missing_ok=True)
+        except BaseException:
+            self._ending.pop(name, None)
+            raise
+        self._ending[name] = True
+        self._driver.wake.set()
+
     def _take(self, responses: Sequence[Response]) -> None:
         with self._changed:
             for response in responses:  # one turn per response
@@ -187,11 +242,9 @@ class Handle:
                         if response.id in self._copied:
                             self._copied[response.id] = response
                     case SubscribeBatch(id_):
-                        if id_ in self._batches:
-                            self._batches[id_].put(response)
+                        self._put(self._batches.get(id_), response)
                     case Dropped(id_):
-                        if id_ in self._batches:
-                            self._batches.pop(id_).put(END)
+                        self._put(self._batches.pop(id_, None), END)
                 if self._on_response is not None:
                     try:
                         self._on_response(response)
@@ -201,19 +254,31 @@ class Handle:
 
     def _has_room(self, id_: str) -> bool:
         """Return whether whoever takes the batches of a subscribe would take another one."""
-        batches = self._batches.get(id_)
-        return batches is None or batches.has_room
+        found = self._batches.get(id_)
+        if found is None:
+            return True  # `on_response` alone takes them
+        batches = found()
+        return batches is not None and batches.has_room
+
+    @staticmethod
+    def _put(of: Callable[[], Batches | None] | None, found: object) -> None:
+        """Hand a batch, an error or the end to those who take batches, if anybody does."""
+        batches = None if of is None else of()
+        if batches is not None:
+            batches.put(found)
 
     def _end_batches(self, batches: Batches) -> None:
         """Drop a subscribe whose batches nobody takes any more."""
         with self._changed:
-            if self._batches.get(batches.id) is not batches:
+            found = self._batches.get(batches.id)
+            if found is None or found() is not batches:
                 return
             del self._batches[batches.id]
+            self._ending[batches.id] = False
         if self._ended or self._driver.error is not None:
             return  # it has ended with the instance
         try:
-            self.drop(batches.id, missing_ok=True)
+            self._drop_subscribe(batches.id)
         except TimelyError:
             if not self._ended and self._driver.error is None:
                 raise
@@ -221,14 +286,18 @@ class Handle:
     def _tell_end(self, error: Exception) -> None:
         with self._changed:
             for batches in self._batches.values():
-                batches.put(error)
+                self._put(batches, error)
             self._batches.clear()
             self._changed.notify_all()
 
-    def _wait(self, found: Callable[[], bool], timeout_s: float | None) -> bool:
+    def _check_thread(self) -> None:
+        """Refuse to wait in the thread that is waited for."""
         if threading.current_thread() is self._thread:
             msg = "could not wait for an answer: found a call of on_response, which answers wait for"
             raise InvalidUsageError(msg, hint="hand the response to another thread, and wait there")
+
+    def _wait(self, found: Callable[[], bool], timeout_s: float | None) -> bool:
+        self._check_thread()
         deadline = None if timeout_s is None else monotonic.monotonic() + timeout_s
         with self._changed:
             while not found():
@@ -293,8 +362,12 @@ class Handle:
         TimelyError
             If it is refused. Then nothing was changed.
         """
+        _check_text("could not create a dataflow", "name", name)
+        _check_query(f"could not create dataflow {name!r}", query)
+        imported = _imports_of(f"could not create dataflow {name!r}", imports)
+        exports = [_absolute(export) for export in exports]
         logs: dict[str, Log] = {}
-        plan, reads = self._descriptions.planned(name, query, dict(imports or {}), logs)
+        plan, reads = self._descriptions.planned(name, query, imported, logs)
         return self._descriptions.create(
             name, plan, reads, logs, exports, as_of, until, functions, interactive=interactive
         )
@@ -323,8 +396,9 @@ class Handle:
         request : str, optional
             The request that asks for it.
         """
+        _check_text("could not create an index", "id", id_)
         details: dict[str, object] = {"folder": self.place.new_folder(id_)}
-        details["key"] = [key] if isinstance(key, str) else list(key)
+        details["key"] = list(names_of(f"could not create index {id_!r}", "key", key))
         if request is not None:
             details["request"] = request
         return self.dataflow(id_, query, [Export(id_, "index", json.dumps(details))], imports=imports, as_of=as_of)
@@ -333,7 +407,7 @@ class Handle:
         self,
         id_: str,
         query: str | Plan,
-        into: str,
+        into: str | os.PathLike[str],
         /,
         *,
         imports: Mapping[str, str] | None = None,
@@ -347,12 +421,13 @@ class Handle:
         id_ : str
         query, imports, as_of
             As for `dataflow`.
-        into : str
-            Path of the log.
+        into : path
+            Of the log. A relative one is of this process, and is kept as an absolute one.
         request : str, optional
             The request that asks for it.
         """
-        details = {"path": str(into)} | ({} if request is None else {"request": request})
+        _check_text("could not maintain a log", "id", id_)
+        details = {"path": normal_path(into)} | ({} if request is None else {"request": request})
         export = Export(id_, "log", json.dumps(details))
         return self.dataflow(id_, query, [export], imports=imports, as_of=as_of)
 
@@ -386,7 +461,8 @@ class Handle:
         inputs, references : mapping of str to str, path, Log, `deletes` or `newest`
             By the name that the body has for it: the id of an export of the instance, or a log.
         into : path, optional
-            Of the output's log; it is in the directory of the instance unless given.
+            Of the output's log; it is in the directory of the instance unless given. A relative one is of this
+            process, and is kept as an absolute one.
         as_of, snapshot, expect, forgotten, functions, replaces
             As of `spark_timely.ContinualTask`.
         request : str, optional
@@ -408,6 +484,13 @@ class Handle:
                 references={"rates": "/data/rates"},
             )
         """
+        _check_text("could not create a continual task", "id", id_)
+        attempt = f"could not create dataflow {id_!r}"
+        _check_text(attempt, "sql", sql, hint="give the body as a text, in Spark's SQL")
+        for word, given_logs in (("inputs", inputs), ("references", references or {})):
+            if not isinstance(given_logs, Mapping):
+                msg = f"{attempt}: found {word}={shown(given_logs)}"
+                raise InvalidUsageError(msg, hint=f"give {word}={{'name in the body': id or path, …}}")
         logs: dict[str, Log] = {}
         reads = []
         shows: list[tuple[str, str]] = []
@@ -447,7 +530,7 @@ class Handle:
         id_: str | None = None,
         functions: Mapping[str, Function] | None = None,
     ) -> Batches:
-        """Subscribe to what a query gives; ends with this process.
+        """Subscribe to what a query gives; ends with this process, and when nothing refers to its batches any more.
 
         Parameters
         ----------
@@ -460,18 +543,37 @@ class Handle:
         snapshot : bool
             Whether the contents at `as_of` come first.
         id_ : str, optional
+
+        Returns
+        -------
+        Batches
+            Keep it as long as you want batches. Where the instance has an `on_response`, which is given them too, the
+            subscribe does not end by itself: close it.
         """
+        if id_ is not None:
+            _check_text("could not subscribe", "id_", id_)
+        _check_query("could not subscribe", query)
         name = id_ or f"subscribe-{uuid.uuid4().hex[:12]}"
         details: dict[str, object] = {"snapshot": snapshot}
         plan = self._descriptions.whole(query)
         if not isinstance(plan, Plan) or plan.root.op != "import":
             details["folder"] = self.place.new_folder(name)
-        batches = Batches(name, self._end_batches, self._driver.wake.set)
+        batches = Batches(name, self._end_batches, self._driver.wake.set, self._check_thread)
         with self._changed:
+            if name in self._batches and self._batches[name]() is None:
+                self._forgotten.append(name)
+                self._drop_forgotten()
+            if name in self._ending:
+                self._wait(lambda: name not in self._ending, None)
             if name in self._batches:
                 msg = f"could not subscribe: found id {name!r} in use"
                 raise InvalidUsageError(msg, hint="choose another id, or close the subscribe of this one")
-            self._batches[name] = batches
+            if self._on_response is None:
+                self._batches[name] = weakref.ref(batches)
+                # Takes no lock: it runs in any thread, between any two steps of it.
+                weakref.finalize(batches, self._forgotten.append, name).atexit = False
+            else:
+                self._batches[name] = lambda: batches
         try:
             self.dataflow(
                 name,
@@ -492,7 +594,7 @@ class Handle:
     def copy_to(
         self,
         query: str | Plan,
-        folder: str,
+        folder: str | os.PathLike[str],
         /,
         *,
         imports: Mapping[str, str] | None = None,
@@ -507,7 +609,7 @@ class Handle:
         ----------
         query : str or Plan
             As for `subscribe`.
-        folder : str
+        folder : path
             Empty, or not there yet.
         imports, as_of
             As for `dataflow`.
@@ -521,8 +623,13 @@ class Handle:
         WaitTimeoutError
             If it takes longer; it continues.
         """
+        if not isinstance(folder, str | os.PathLike) or not str(folder):
+            msg = f"could not copy: found folder {shown(folder)}"
+            raise InvalidUsageError(msg, hint="name a folder that is empty, or not there yet")
+        folder = str(folder)
+        _check_query(f"could not copy to {folder!r}", query)
         name = f"copy-{uuid.uuid4().hex[:12]}"
-        details: dict[str, object] = {"to": str(folder), "format": format}
+        details: dict[str, object] = {"to": folder, "format": format}
         plan = self._descriptions.whole(query)
         if not isinstance(plan, Plan) or plan.root.op != "import":
             details["folder"] = self.place.new_folder(name)
@@ -588,30 +695,35 @@ class Handle:
 
     def peek(
         self,
-        target: str,
+        target: str | os.PathLike[str],
         /,
         *,
         at: TimeLike | None = None,
         timeout_s: float = 60.0,
-        keys: Mapping[Any, Sequence[Any]] | pa.Table | None = None,
+        keys: KeysLike | None = None,
         **asked: object,
     ) -> pa.Table:
         """Return the rows that a collection has at a time: an index, a log, or a relation of the introspection.
 
         Parameters
         ----------
-        target : str
-            Id of a collection, or the path of any log.
+        target : str or path
+            Id of a collection, or the path of any log: it is one where no collection has this id.
         at : time, optional
             Waited for; the newest that is complete unless given.
         timeout_s : float
         keys : mapping or pyarrow.Table, optional
             ``{"k": [1, 2]}``, ``{("a", "b"): [(1, "x")]}``, or a table of the keys' columns.
         **asked
-            `where`, `select`, `order_by`, `limit`, `offset` as of `spark_timely.peek`.
+            `where`, `select`, `order_by`, `limit`, `offset`, `max_bytes`, `scan_limit`, `forgotten` as of
+            `spark_timely.peek`.
 
         Raises
         ------
+        InvalidOptionError
+            If something else is asked.
+        InvalidUsageError, SchemaMismatchError
+            If the keys are none of the collection's columns.
         MissingError
             If there is no such collection.
         OperatorError
@@ -619,19 +731,13 @@ class Handle:
         CanceledError, WaitTimeoutError
             If it was canceled; if there is no answer in time, and it is canceled then.
         """
-        if not self._driver.facts.has(target) and "/" not in target:
-            msg = f"could not peek {target!r}: found no collection of this id"
-            raise MissingError(msg, hint=f"choose among {shown(sorted(self._driver.facts.exports()))}, or give a path")
-        known = {name: value for name, value in asked.items() if value is not None}
+        target, path = self._target_of(target)
+        plan = _asked_of(target, asked)
         if keys is not None:
-            known["keys"] = text_of_keys(_table_of(keys))
-        time = self._driver.facts.time_of(target, at)
+            plan["keys"] = text_of_keys(self._keys_of(target, path, keys))
+        time = self._driver.facts.time_of(path or target, at)
         id_ = uuid.uuid4().hex
-        collection = self._driver.facts.has(target)
-        command = Peek(
-            id_, time, collection=target if collection else None, path=None if collection else target,
-            plan=json.dumps(known),
-        )  # fmt: skip
+        command = Peek(id_, time, collection=None if path else target, path=path, plan=json.dumps(plan))
         with self._changed:
             self._asked.add(id_)
         try:
@@ -651,6 +757,38 @@ class Handle:
         if answer.outcome == "error" or not isinstance(answer.rows, pa.Table):
             raise OperatorError(str(answer.error), hint="see the error")
         return answer.rows
+
+    def _target_of(self, target: str | os.PathLike[str]) -> tuple[str, str | None]:
+        """Return what a peek asks as text, and its path where it is no collection of the instance."""
+        facts = self._driver.facts
+        if not isinstance(target, str | os.PathLike) or not str(target):
+            msg = f"could not peek: found target {shown(target)}"
+            raise InvalidUsageError(msg, hint="give the id of a collection, or the path of a log")
+        if isinstance(target, str) and facts.has(target):
+            return target, None
+        path = normal_path(target)
+        if isinstance(target, str) and "/" not in target:
+            try:
+                self._driver.context.opened(path)
+            except LogMissingError as error:
+                msg = f"could not peek {target!r}: found no collection of this id"
+                hint = f"choose among {shown(sorted(facts.exports()))}, or give a path"
+                raise MissingError(msg, hint=hint) from error
+        return str(target), path
+
+    def _keys_of(self, target: str, path: str | None, keys: KeysLike) -> pa.Table:
+        """Return the keys of a peek as a table: of the columns' types, where the collection has columns already."""
+        attempt = f"could not peek {target!r}"
+        if isinstance(keys, Mapping) and len(keys) > 1:
+            keys = _table_of(attempt, keys)
+        try:
+            schema = self.schema_of(target) if path is None else self._driver.context.opened(path).schema
+        except MissingError:
+            # Nothing is written yet: the answer, which is waited for, takes them as they are then.
+            return keys if isinstance(keys, pa.Table) else _table_of(attempt, keys)
+        found = keys_of(attempt, keys, schema)
+        assert found is not None
+        return found
 
     def has(self, id_: str, /) -> bool:
         """Return whether there is a collection of an id."""
@@ -737,7 +875,7 @@ class Handle:
         self._driver.close()
         with self._changed:
             for batches in self._batches.values():
-                batches.put(END)
+                self._put(batches, END)
             self._batches.clear()
             self._changed.notify_all()
 
@@ -750,14 +888,70 @@ class Handle:
         self.close()
 
 
-def _table_of(keys: Mapping[Any, Sequence[Any]] | pa.Table) -> pa.Table:
-    if isinstance(keys, pa.Table):
-        return keys
+def _table_of(attempt: str, keys: object) -> pa.Table:
+    """Return keys in lists as a table, of types that follow from the values."""
+    hint = "give {'column': [value, …]}, or a pyarrow.Table"
+    lists = isinstance(keys, Mapping) and all(
+        isinstance(values, Collection) and not isinstance(values, str | bytes | Mapping) for values in keys.values()
+    )
+    if not isinstance(keys, Mapping) or not keys or not lists:
+        msg = f"{attempt}: found keys={shown(keys)}"
+        raise InvalidUsageError(msg, hint=hint)
     try:
         if any(isinstance(name, tuple) for name in keys):
             ((names, values),) = keys.items()
-            return pa.table(dict(zip(names, map(pa.array, zip(*values, strict=True)), strict=True)))
+            columns = list(zip(*values, strict=True)) or [()] * len(names)
+            return pa.table(dict(zip(names, map(pa.array, columns), strict=True)))
         return pa.table({name: pa.array(list(values)) for name, values in keys.items()})
     except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
-        msg = f"could not peek: found keys={shown(keys)}"
-        raise InvalidUsageError(msg, hint="give {'column': [value, …]}, or a pyarrow.Table") from error
+        msg = f"{attempt}: found keys={shown(keys)}"
+        raise InvalidUsageError(msg, hint=hint) from error
+
+
+def _asked_of(target: str, asked: Mapping[str, object]) -> dict[str, object]:
+    """Return what a peek asks, as JSON has it."""
+    for name, value in asked.items():  # a few
+        if name not in _ASKED:
+            near = difflib.get_close_matches(name, _ASKED, n=1)
+            meant = f"did you mean {near[0]!r}? It is " if near else "it is "
+            msg = f"could not peek {target!r}: found unknown option {name!r}"
+            raise InvalidOptionError(msg, hint=f"{meant}one of {', '.join(_ASKED)}")
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            msg = f"could not peek {target!r}: found {name}={shown(value)}"
+            raise InvalidUsageError(msg, hint="give texts and numbers, or lists of them") from error
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _check_text(attempt: str, name: str, value: object, *, hint: str = "give a text that is not empty") -> None:
+    if not isinstance(value, str) or not value:
+        msg = f"{attempt}: found {name} {shown(value)}"
+        raise InvalidUsageError(msg, hint=hint)
+
+
+def _check_query(attempt: str, query: object) -> None:
+    if not isinstance(query, Plan) and not (isinstance(query, str) and query):
+        msg = f"{attempt}: found query {shown(query)}"
+        raise InvalidUsageError(msg, hint="give SQL, or a plan as JSON, as a text; or a Plan")
+
+
+def _imports_of(attempt: str, imports: object) -> dict[str, str]:
+    """Return what names in a query stand for."""
+    if imports is None:
+        return {}
+    if not isinstance(imports, Mapping) or not all(
+        isinstance(name, str) and isinstance(path, str | os.PathLike) for name, path in imports.items()
+    ):
+        msg = f"{attempt}: found imports={shown(imports)}"
+        raise InvalidUsageError(msg, hint="give imports={'name in the query': path of a log, …}")
+    return {name: str(path) for name, path in imports.items()}
+
+
+def _absolute(export: Export) -> Export:
+    """Return an export with an absolute path: the next start may be in another working directory."""
+    details = details_of(export)
+    path = details.get("path")
+    if export.kind != "log" or not isinstance(path, str):
+        return export
+    return replace(export, details=json.dumps(details | {"path": normal_path(path)}))

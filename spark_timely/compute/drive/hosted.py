@@ -22,8 +22,16 @@ from spark_timely.compute.drive.surroundings import Surroundings
 from spark_timely.compute.drive.task import TaskRunner, check_task
 from spark_timely.compute.plan import ImportNode, Node, Plan, TaskNode, functions_of, parse_plan
 from spark_timely.dataflow.engine.steps import rest_of
-from spark_timely.errors import DataLossError, InvalidUsageError, LogMissingError, OwnershipError, StorageError
+from spark_timely.errors import (
+    DataLossError,
+    InvalidUsageError,
+    LogMissingError,
+    OwnershipError,
+    SinceViolationError,
+    StorageError,
+)
 from spark_timely.log.log import Log, open_log
+from spark_timely.log.machine.since import may_read
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -227,6 +235,8 @@ class Hosted:
             if log.domain.types != dataflow.domain.types:
                 msg = f"{what}: found times of types {dataflow.domain.types}, import {name!r} has {log.domain.types}"
                 raise InvalidUsageError(msg, hint="describe it with the domain of its imports")
+        if dataflow.domain.arity == 1 and not isinstance(self.plan.root, TaskNode):
+            self._check_as_of(what)
         if dataflow.domain.arity > 1 and not dataflow.until.is_empty:
             msg = f"{what}: found until={dataflow.until!r}"
             raise InvalidUsageError(msg, hint="times of several coordinates have no such end: leave it out")
@@ -239,6 +249,16 @@ class Hosted:
         if kept and not dataflow.until.is_empty:
             msg = f"{what}: found until={dataflow.until!r} for export {kept[0]!r}"
             raise InvalidUsageError(msg, hint="an index or log ends with its imports: subscribe for an end of its own")
+
+    def _check_as_of(self, what: str) -> None:
+        """Refuse an as_of of which an import tells nothing any more."""
+        dataflow = self.dataflow
+        for log in self.logs.values():  # one turn per import
+            if not may_read(log.since(), dataflow.as_of):
+                as_of, since = (dataflow.domain.render_frontier(each) for each in (dataflow.as_of, log.since()))
+                msg = f"{what} as of {as_of}: found since={since} in log {log.path!r}"
+                hint = f"begin as of {since} or later, or leave as_of out"
+                raise SinceViolationError(msg, hint=hint, as_of=as_of, since=since, context={"path": log.path})
 
     def look(self) -> None:
         """Take notice of what imports have become."""

@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from spark_timely.compute.drive.context import FAR_POLL_S, Context
+from spark_timely.compute.drive.context import FAR_POLL_S, Context, may_pass
 from spark_timely.compute.drive.hosted import Hosted, Surroundings
+from spark_timely.compute.drive.resuming import own_log
 from spark_timely.compute.observation import ArrangementSizes, ImportUpper, Operators, Upper
-from spark_timely.dataflow.engine.outputs import pause_s
-from spark_timely.errors import OwnershipError, described
+from spark_timely.dataflow.engine.outputs import passes, pause_s
+from spark_timely.errors import LogMissingError, OwnershipError, described
 from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ _log = masked_logger("spark_timely.compute")
 # More than hydrate at once unless somebody says otherwise: what is small does not wait for what is large.
 _STEPS_AT_ONCE: Final = 8
 _MOST_STEPS: Final = 32
+# A log that was looked for so often is missing; and a failure of a job that came so often comes again.
+_LOOKS_MISSING: Final = 3
+_MOST_FAILURES: Final = 6
 
 
 class Hosting:
@@ -47,6 +51,8 @@ class Hosting:
         What is hosted, by number; others look into it.
     on_moved : callable
         Is called with the number of a dataflow whose outputs or imports may have moved.
+    on_failed : callable
+        Is called with the number of a dataflow that has failed for good, as things are, and with the error.
     on_dropped : callable
         Is called with each export of a dataflow that is let go because it was dropped, and with whether another export
         has its id by now.
@@ -59,10 +65,11 @@ class Hosting:
         hosted: dict[int, Hosted],
         *,
         on_moved: Callable[[int], None],
+        on_failed: Callable[[int, BaseException], None],
         on_dropped: Callable[[Export, bool], None],
     ) -> None:
         self._context, self._watches, self._hosted = context, watches, hosted
-        self._on_moved, self._on_dropped = on_moved, on_dropped
+        self._on_moved, self._on_failed, self._on_dropped = on_moved, on_failed, on_dropped
         working = context.working
         self.around = Surroundings(
             context.place,
@@ -82,6 +89,8 @@ class Hosting:
         self._due: dict[int, float] = {}
         self._busy: dict[int, Future[bool]] = {}
         self._steps_failed: dict[int, int] = {}
+        # Looks in a row at which outputs had failed.
+        self._failed_looks: dict[int, int] = {}
         self._looks_failed: set[int] = set()
         self._seen = -1
         self._followed_at = context.now()
@@ -144,6 +153,22 @@ class Hosting:
         if tries == 0:
             _log.error("dataflow %r does not run: %s", running.dataflow.name, error)
         self._context.tell_error(running.number, running.live, error)
+        for export in running.dataflow.exports:  # what was written stays readable as far as it is
+            if export.id in running.live and export.kind in ("index", "log"):
+                self._tell_upper_of(running.number, export)
+        # A log that another start is about to make is there in a moment.
+        if _lasts(error, tries) and (tries >= _LOOKS_MISSING or not isinstance(error, LogMissingError)):
+            self._on_failed(running.number, error)
+
+    def _tell_upper_of(self, number: int, export: Export) -> None:
+        """State how far an output is that nothing writes now, if it is this instance's."""
+        try:
+            log = own_log(self._context, export)
+        except Exception as error:  # noqa: BLE001 - the next try says so
+            _log.debug("output %r cannot be looked at: %s", export.id, error)
+            return
+        if log is not None:
+            self._context.instance.tell(Upper(export.id, number, log.frontier()))
 
     def _guarded(self, number: int, hosted: Hosted, act: Callable[[int, Hosted], None]) -> None:
         """Do something for one dataflow; what fails is shown, and done again later (invariant 2)."""
@@ -193,6 +218,7 @@ class Hosting:
             return
         self._context.errors.pop(number, None)
         self._steps_failed.pop(number, None)
+        self._failed_looks.pop(number, None)
         there = self._context.exports()
         for export in hosted.dataflow.exports:  # one turn per export
             self._on_dropped(export, export.id in there)
@@ -306,6 +332,10 @@ class Hosting:
             instance.tell(ArrangementSizes(number, sizes))
         failures = hosted.failures
         self._context.tell_error(number, hosted.dataflow.export_ids, failures[0] if failures else None)
+        tries = self._failed_looks[number] = self._failed_looks.get(number, 0) + 1 if failures else 0
+        lasting = next((error for error in failures if _lasts(error, tries)), None)
+        if lasting is not None:
+            self._on_failed(number, lasting)
 
     def _tell_imports(self, number: int, hosted: Hosted) -> None:
         self._on_moved(number)
@@ -346,3 +376,8 @@ class Hosting:
         for number in list(self._hosted):
             is_gone = number not in there or self._hosted[number].dataflow.interactive
             self.let_go(number, dropped=dropped and is_gone)
+
+
+def _lasts(error: BaseException, tries: int) -> bool:
+    """Return whether a failure comes again as long as things are as they are."""
+    return not may_pass(error) and (tries >= _MOST_FAILURES or not passes(type(error).__name__))

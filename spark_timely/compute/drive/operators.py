@@ -12,7 +12,7 @@ from spark_timely.dataflow.engine.arranged import Arrangements, Indexing
 from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES
 from spark_timely.dataflow.engine.outputs import check_plans
 from spark_timely.dataflow.engine.steps import Engine
-from spark_timely.dataflow.logs import existing_logs
+from spark_timely.dataflow.logs import check_outputs, existing_logs
 from spark_timely.dataflow.remembered import Look
 from spark_timely.dataflow.stream import Scope
 from spark_timely.dataflow.views import Replay
@@ -76,7 +76,8 @@ class OperatorRunner:
 
     def check(self, fence: Fence, /) -> None:
         """Refuse a plan that does not fit its imports, and outputs of others, before anything is made."""
-        self._checked = self._looked_up(fence)
+        scope, there = self._checked = self._looked_up(fence)
+        check_outputs(scope.sinks, scope.storage, there)
 
     def begin(self, fence: Fence, /) -> dict[str, Log]:
         """Make the logs of the outputs, claim them for a start, and return them by export."""

@@ -62,13 +62,17 @@ class Peeks:
             self._running.pop(gone, None)
             self._tried.pop(gone, None)
             self._paths.pop(gone, None)
+        relations = context.relations() if pending else {}
         self._watches.keep_for_peeks({str(each.peek.path) for each in pending})
         for each in pending:  # one turn per peek that waits
             running = self._running.get(each.peek.id)
             if running is not None and not running[0].done():
                 continue
             state: object = each.ready
-            if each.peek.collection is None:
+            if each.peek.collection is not None:
+                if not each.ready and each.peek.collection not in relations:
+                    continue  # what its log has is nobody's yet
+            else:
                 state = self._watches.version_for_peek(str(each.peek.path))
             if running is not None and self._tried.get(each.peek.id) == state:
                 continue

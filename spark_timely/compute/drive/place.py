@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.compute.command import Export
-from spark_timely.errors import InvalidUsageError, shown
+from spark_timely.errors import InvalidUsageError, LogMissingError, shown
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.log.store.storage import normal_path
+from spark_timely.log.store.storage import has_table, normal_path
 
 if TYPE_CHECKING:
     from spark_timely.compute.command import Dataflow, Import
@@ -116,6 +116,35 @@ class Place:
     def has(self, path: str) -> bool:
         """Return whether a normal path is of the directory, or below it."""
         return _is_below(path, self.directory)
+
+    def check(self, attempt: str, *, create: bool = True) -> None:
+        """Refuse a directory in which there can be no instance, or none is; write nothing.
+
+        Parameters
+        ----------
+        attempt : str
+            What could not be done, for the error: ``follow``, ``run`` or ``ask``.
+        create : bool
+            Whether one may be made there.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the directory is that of a log.
+        LogMissingError
+            If there is no instance, and none may be made.
+
+        Notes
+        -----
+        Cost: a look at one directory, and without `create` at another one.
+        """
+        what, options = f"could not {attempt} the instance in {self.directory!r}", dict(self.storage_options) or None
+        if has_table(open_storage(self.directory, options)):
+            msg = f"{what}: found a Delta table, such as a log is"
+            raise InvalidUsageError(msg, hint="choose an empty folder, or a new one", context={"path": self.directory})
+        if not create and not has_table(open_storage(self.commands, options)):
+            msg, hint = f"{what}: found none there", f"start one: spark-timely instance {self.directory} run"
+            raise LogMissingError(msg, hint=hint, context={"path": self.directory})
 
     def delete(self, folder: str) -> None:
         """Delete a folder of the instance with all that is in it.

@@ -18,11 +18,15 @@ Invariants
 2. An answer is there as a whole, or not at all. As long as it is there, or was, its request is not taken: whoever takes
    the answer deletes the request first.
 3. A request that fails of storage is tried again, but the others do not wait for it.
+4. An entry of the folder that cannot be read, or is no file at all, holds up no other one: it is passed over, with a
+   warning once, until it can be read. Nothing but files is ever opened: to open a pipe would wait for a writer.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import stat
 import time as clock
 import uuid
 from collections.abc import Mapping
@@ -42,6 +46,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.wait import wait_until
+from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,6 +54,8 @@ if TYPE_CHECKING:
     from spark_timely.compute.drive.place import Place
 
 __all__ = ["Requests"]
+
+_log = masked_logger("spark_timely.compute")
 
 _FOLDER: Final = "requests"
 _ASKED: Final = ".json"
@@ -108,6 +115,8 @@ class Requests:
         self._failed: dict[str, int] = {}
         # Done, and not answered yet: storage failed between.
         self._done: dict[str, dict[str, str | None] | None] = {}
+        # Entries that a warning was about.
+        self._passed_over: set[str] = set()
 
     @property
     def local(self) -> bool:
@@ -143,7 +152,7 @@ class Requests:
         found: list[bytes] = []
 
         def look(_: float) -> bool:
-            answer = self._storage.find(f"{name}{_ANSWERED}")
+            answer = self._find(f"{name}{_ANSWERED}")
             if answer is not None:
                 found.append(answer)
             return answer is not None
@@ -168,15 +177,19 @@ class Requests:
         for kept in (self._failed, self._done):  # of those that somebody took back, or answered
             for name in kept.keys() - set(asked):
                 del kept[name]
-        taken = 0
+        self._passed_over &= there
+        taken, failed = 0, None
         for name in asked:  # one turn per request
             if f"{name}{_ANSWERED}" in there:
                 self._done.pop(name, None)
                 self._close(name)  # whoever answered it ended before it could
                 continue
-            taken += 1
             if name not in self._done:
-                content = self._storage.find(f"{name}{_ASKED}")
+                try:
+                    content = self._find(f"{name}{_ASKED}")
+                except Exception as failure:  # noqa: BLE001 - whatever it is, the others are taken (invariant 4)
+                    self._pass_over(f"{name}{_ASKED}", failure)
+                    continue
                 if content is None:
                     continue
                 try:
@@ -184,23 +197,68 @@ class Requests:
                 except (StorageError, OSError) as failure:
                     tries = self._failed[name] = self._failed.get(name, 0) + 1
                     if tries < _MOST_TRIES:
+                        taken += 1
                         continue  # it may pass
                     error = {"message": described(failure), "hint": getattr(failure, "hint", None)}
                 if error is not None and not handle.may_write():
                     return 0  # that is why; the process that writes does it
                 self._failed.pop(name, None)
                 self._done[name] = error
+            taken += 1
             answer = json.dumps({"error": self._done[name]}).encode()
-            self._storage.put(f"{name}{_ANSWERED}", answer, replace=True)
+            try:
+                self._storage.put(f"{name}{_ANSWERED}", answer, replace=True)
+            except (StorageError, OSError) as failure:
+                failed = failed or failure  # it is answered at another look, and the others now
+                continue
             del self._done[name]
             self._close(name)
         self._sweep(names)
+        if failed is not None:
+            raise failed
         return taken
+
+    def _find(self, name: str) -> bytes | None:
+        """Return what is in a file; None if there is none.
+
+        Raises
+        ------
+        StorageError
+            If it is no file, or cannot be read.
+        """
+        if self._storage.local:
+            path = self._storage.full(name)
+            try:
+                is_other = not stat.S_ISREG(os.stat(path).st_mode)  # a link is what it leads to
+            except FileNotFoundError:
+                is_other = os.path.islink(path)
+            if is_other:
+                msg = f"could not read {path!r}: found that it is no file"
+                raise StorageError(msg, hint="delete it", determinate=True)
+        return self._storage.find(name)
+
+    def _pass_over(self, name: str, failure: Exception) -> None:
+        """Warn, once, of an entry that can be neither taken nor deleted."""
+        if name not in self._passed_over:
+            self._passed_over.add(name)
+            _log.warning(
+                "entry %s of the requests in %r is passed over: %s",
+                shown(name), self._place.directory, described(failure),
+            )  # fmt: skip
 
     def _close(self, name: str) -> None:
         """Delete a request that is answered."""
         for end in (_ASKED, _BEGUN):
-            self._storage.delete(f"{name}{end}")
+            self._delete(f"{name}{end}")
+
+    def _delete(self, name: str) -> None:
+        """Delete a file; of what is there and no file, the others do not wait for that (invariant 4)."""
+        try:
+            self._storage.delete(name)
+        except (StorageError, OSError) as failure:
+            if not self._storage.local:
+                raise
+            self._pass_over(name, failure)
 
     def _do(self, handle: Taker, name: str, content: bytes) -> dict[str, str | None] | None:
         """Do one thing; return why it was refused."""
@@ -232,12 +290,12 @@ class Requests:
 
     def _was_done(self, name: str, found: str | None) -> bool:
         """Return whether what a request is to change is not as it was when it was begun; say that it is begun now."""
-        before = self._storage.find(f"{name}{_BEGUN}")
+        before = self._find(f"{name}{_BEGUN}")
         if before is None and found is not None:
             with suppress(FileExistsError):
                 self._storage.put(f"{name}{_BEGUN}", found.encode(), replace=False)
                 return False
-            before = self._storage.find(f"{name}{_BEGUN}")  # by another start, at the same moment
+            before = self._find(f"{name}{_BEGUN}")  # by another start, at the same moment
         return before is not None and before.decode() != found
 
     def _sweep(self, names: list[str]) -> None:
@@ -246,10 +304,10 @@ class Requests:
         there = set(names)
         for name in names:  # one turn per file
             if name.endswith(_BEGUN) and f"{name.removesuffix(_BEGUN)}{_ASKED}" not in there:
-                self._storage.delete(name)
+                self._delete(name)
             number = name.removeprefix(".")[:20]  # a name with a dot was not given as a whole
-            if name.endswith((_ANSWERED, ".tmp", ".new")) and number.isdigit() and int(number) < before:
-                self._storage.delete(name)
+            if name.endswith((_ANSWERED, ".tmp", ".new")) and number.isdecimal() and int(number) < before:
+                self._delete(name)
 
 
 def _found(handle: Taker, verb: str, arguments: Mapping[str, object]) -> str | None:

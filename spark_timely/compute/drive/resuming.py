@@ -25,8 +25,9 @@ from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from spark_timely.compute.drive.context import Context
+    from spark_timely.log.log import Log
 
-__all__ = ["as_of_of_new", "greatest_epoch", "resumed", "uppers_of"]
+__all__ = ["as_of_of_new", "greatest_epoch", "own_log", "resumed", "uppers_of"]
 
 _log = masked_logger("spark_timely.compute")
 
@@ -170,6 +171,27 @@ def _facts_of(context: Context, dataflow: Dataflow) -> DataflowFacts:
                 upper_of = None
         outputs.append(ExportFacts(export.id, export.kind, upper_of))
     return DataflowFacts(json.dumps(dataflow.export_ids), tuple(imports), tuple(outputs), dataflow.domain)
+
+
+def own_log(context: Context, export: Export, /) -> Log | None:
+    """Return the log of an output as it is now, if it is there and this instance has written it.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be looked at.
+    """
+    path = context.place.path_of(export)
+    if path is None:
+        return None
+    try:
+        log = context.opened(path)
+    except LogMissingError:
+        return None
+    state = log.stream("main")
+    note = None if state is None else state.note.output
+    is_own = note is not None and note.fence is not None and note.fence.instance == context.commands.instance
+    return log if is_own else None
 
 
 def greatest_epoch(context: Context, commands: Iterable[Command], /) -> int:

@@ -165,6 +165,16 @@ class Subscribes:
         instance.tell(AnswerLatency(export.id, self._context.now() - reading.began_at))
         return True
 
+    def fail(self, number: int, error: BaseException) -> None:
+        """End the subscribes of a dataflow that gives nothing any more."""
+        running = self._context.instance.run(number)
+        if running is None:
+            return
+        for export in running.dataflow.exports:  # one turn per export
+            upper = running.uppers.get(export.id)
+            if export.kind == "subscribe" and export.id in running.live and (upper is None or not upper.is_empty):
+                self._end(running, export, None, error)
+
     def _end(self, running: Running, export: Export, rows: pa.Table | None, error: BaseException | None) -> None:
         """State the end of a subscribe that has nothing more to give, or that failed for good."""
         domain, instance = running.dataflow.domain, self._context.instance

@@ -25,7 +25,7 @@ from spark_timely.continual.engine import MOST_BYTES, TaskEngine, check_roles, c
 from spark_timely.dataflow.body import Body
 from spark_timely.dataflow.engine.inputs import Inputs
 from spark_timely.dataflow.engine.outputs import Outputs, check_plans, note_of
-from spark_timely.dataflow.logs import Sink, existing_logs, open_logs
+from spark_timely.dataflow.logs import Sink, check_outputs, existing_logs, open_logs
 from spark_timely.dataflow.views import Replay
 from spark_timely.errors import InvalidUsageError, LogMissingError, SinceViolationError, TimelyInternalError, shown
 from spark_timely.log.log import open_log
@@ -93,6 +93,7 @@ class TaskRunner:
         self._check_beginning()
         self._ready = self._looked_up(fence)
         there = existing_logs([self._ready.sink], self._ready.storage, self._ready.logs)
+        check_outputs([self._ready.sink], self._ready.storage, there)
         check_plans([self._ready.sink], there)
         check_roles(self._ready.plan, self._ready.sink, there)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_timely.compute.command import AllowCompaction, Schedule, UpdateConfiguration
 from spark_timely.compute.instance import Instance
-from spark_timely.compute.observation import CopyToDone, SubscribeProgress, Upper
+from spark_timely.compute.observation import CopyToDone, ImportUpper, SubscribeProgress, Upper
 from tests.unit.compute.support import EMPTY, at, create, drop, instance, rows, run_of, say, session, started
 
 
@@ -178,3 +178,17 @@ def test_restart_waits_and_queues_as_before() -> None:
         assert started(each) == {"c"}
         say(each, UpdateConfiguration({"hydration_limit": 1})).turn()
         assert started(each) == {"c", "g"}
+
+
+def test_collections_that_wait_for_an_import_hold_up_no_other() -> None:
+    said = [each for id_ in "abc" for each in (create(id_), Schedule(id_))]
+    one = limited(1, *said)
+    one.tell(ImportUpper(run_of(one, "a"), "in", at(3)))
+    one.turn()
+    assert (started(one), one.working()) == ({"a", "b"}, ("b",))
+    # By now it has what it reads, and counts.
+    one.tell(ImportUpper(run_of(one, "a"), "in", at(4)))
+    report(one, "b", at(4))
+    assert (started(one), one.working()) == ({"a", "b"}, ("a",))
+    report(one, "a", at(4))
+    assert (started(one), one.working()) == ({"a", "b", "c"}, ("c",))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from spark_timely.compute.command_log import CommandLog
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.requests import Requests
-from spark_timely.errors import StorageError, WaitTimeoutError
+from spark_timely.errors import DataLossError, StorageError, WaitTimeoutError
 from spark_timely.log import Log
 from tests.unit.compute.instances import TOTALS, handle, orders
 
@@ -61,7 +63,7 @@ def _nobody_takes_requests_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
 def begun(folder: Path, log: Log, *, keeps: bool = False) -> Handle:
     """Return an instance in which there is something to change: an index, and perhaps a log."""
     instance = handle(folder)
-    instance.configure(hydration_limit=3, other={"a": [1]})
+    instance.configure(hydration_limit=3, steps_at_once=5)
     instance.index("totals", TOTALS, imports={"orders": log.path}, key="k", as_of=1)
     if keeps:
         instance.maintain("kept", TOTALS, f"{folder}-kept", imports={"orders": log.path})
@@ -88,7 +90,7 @@ def answer(requests: Requests, name: str) -> Any:
 def state(instance: Handle) -> dict[str, object]:
     return {
         "ids": sorted(instance._driver.facts.exports()),
-        "configuration": instance.configured(["hydration_limit", "other"]),
+        "configuration": instance.configured(["hydration_limit", "steps_at_once"]),
         "allowed": instance._driver.instance.allowed("totals").elements if instance.has("totals") else None,
     }
 
@@ -110,7 +112,7 @@ def abandoned(instance: Handle) -> None:
 ASKED: dict[str, tuple[str, Callable[[Path, Log], dict[str, object]]]] = {
     "drop": ("drop", lambda *_: {"id": "totals"}),
     "drop of a log": ("drop", lambda *_: {"id": "kept"}),
-    "configure": ("configure", lambda *_: {"hydration_limit": 7, "other": {"b": 2}}),
+    "configure": ("configure", lambda *_: {"hydration_limit": 7, "steps_at_once": 6}),
     "allow_compaction": ("allow_compaction", lambda *_: {"id": "totals", "frontier": [3]}),
     "index": ("index", lambda _, log: {"id": "new", "query": TOTALS, "imports": {"orders": log.path}, "key": ["k"]}),
     "maintain": (
@@ -339,3 +341,135 @@ def test_damaged_request_is_answered(tmp_path: Path, log: Log) -> None:
         assert not [name for name in files(requests) if not name.endswith(".answer")]
         assert all(answer(requests, name[:-7])["message"] for name in files(requests))
         assert instance.error is None
+
+
+def folder_there(path: Path) -> None:
+    path.mkdir()
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def dangling(path: Path) -> None:
+    path.symlink_to(path.parent / "nowhere")
+
+
+def link_to_pipe(path: Path) -> None:
+    os.mkfifo(path.parent / "pipe")
+    path.symlink_to(path.parent / "pipe")
+
+
+def link_to_itself(path: Path) -> None:
+    path.symlink_to(path)
+
+
+FIRST = f"{1:020d}-a"
+
+
+def passed_over(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if "passed over" in each.getMessage()]
+
+
+@pytest.mark.parametrize("make", [folder_there, pipe, dangling, link_to_pipe, link_to_itself])
+def test_entry_that_is_no_file_holds_up_no_request(
+    tmp_path: Path, log: Log, caplog: pytest.LogCaptureFixture, make: Callable[[Path], None]
+) -> None:
+    with begun(tmp_path / "instance", log) as instance, caplog.at_level(logging.WARNING):
+        requests = Requests(instance.place)
+        name = asked(requests, "drop", {"id": "totals"})
+        entry = tmp_path / "instance" / "requests" / f"{FIRST}.json"
+        make(entry)
+        for _ in range(3):
+            requests.take(instance)
+        assert answer(requests, name) is None
+        assert f"{name}.answer" in files(requests)
+        assert not instance.has("totals")
+        (said,) = passed_over(caplog)
+        assert f"{FIRST}.json" in said
+        # Once it is a request it is taken as one.
+        entry.rmdir() if entry.is_dir() else entry.unlink()
+        entry.write_text(json.dumps({"verb": "configure", "arguments": {"hydration_limit": 9}}))
+        requests.take(instance)
+        assert instance.configured(["hydration_limit"]) == {"hydration_limit": 9}
+
+
+@pytest.mark.parametrize("failure", [StorageError, DataLossError, PermissionError, UnicodeEncodeError])
+def test_request_that_cannot_be_read_holds_up_no_other(
+    tmp_path: Path, log: Log, caplog: pytest.LogCaptureFixture, failure: type[Exception]
+) -> None:
+    with begun(tmp_path / "instance", log) as instance, caplog.at_level(logging.WARNING):
+        requests = Requests(instance.place)
+        name = asked(requests, "drop", {"id": "totals"})
+        inner = requests._storage
+        inner.put(f"{FIRST}.json", b"{}", replace=False)
+        odd = UnicodeEncodeError("utf-8", "x", 0, 1, "odd") if failure is UnicodeEncodeError else failure("not now")
+
+        class Locked(Steps):
+            def find(self, path: str) -> bytes | None:
+                if path == f"{FIRST}.json":
+                    raise odd
+                return inner.find(path)
+
+        requests._storage = Locked(inner, STEPS, [], None)  # type: ignore[assignment]
+        for _ in range(3):
+            requests.take(instance)
+        assert not instance.has("totals")
+        assert answer(requests, name) is None
+        assert len(passed_over(caplog)) == 1
+        requests._storage = inner
+        requests.take(instance)
+        assert answer(requests, FIRST)["message"]
+
+
+@pytest.mark.parametrize("name", [f"{FIRST}.begun", f"{FIRST}.answer", f"{'²' * 20}-a.answer", ".new", f"{FIRST}.new"])
+def test_other_entries_that_are_no_files_hold_up_nothing(tmp_path: Path, log: Log, name: str) -> None:
+    with begun(tmp_path / "instance", log) as instance:
+        requests = Requests(instance.place)
+        done = asked(requests, "drop", {"id": "totals"})
+        (tmp_path / "instance" / "requests" / name).mkdir()
+        requests._storage.put(f"{2:020d}-old.begun", b"{}", replace=False)
+        for _ in range(2):
+            requests.take(instance)
+        assert answer(requests, done) is None
+        assert f"{done}.answer" in files(requests)
+        assert f"{2:020d}-old.begun" not in files(requests)
+        assert not instance.has("totals")
+
+
+def test_folder_that_is_called_as_a_request_holds_up_nothing(tmp_path: Path, log: Log) -> None:
+    with begun(tmp_path / "instance", log) as instance:
+        requests = Requests(instance.place)
+        done = asked(requests, "drop", {"id": "totals"})
+        for end in ("json", "answer"):
+            (tmp_path / "instance" / "requests" / f"{FIRST}.{end}").mkdir()
+        requests.take(instance)
+        assert f"{done}.answer" in files(requests)
+        assert not instance.has("totals")
+
+
+def test_answer_that_cannot_be_written_holds_up_no_other(tmp_path: Path, log: Log) -> None:
+    with begun(tmp_path / "instance", log) as instance:
+        requests = Requests(instance.place)
+        done = asked(requests, "drop", {"id": "totals"})
+        # With .answer behind, the file system does not take it any more.
+        long = "0" * 249
+        (tmp_path / "instance" / "requests" / f"{long}.json").write_text(
+            '{"verb": "drop", "arguments": {"id": "none"}}'
+        )
+        with pytest.raises((StorageError, OSError)):
+            requests.take(instance)
+        assert f"{done}.answer" in files(requests)
+        assert not instance.has("totals")
+        assert list(requests._done) == [long]
+
+
+def test_what_is_read_of_a_pipe_beside_a_request_is_an_error(tmp_path: Path, log: Log) -> None:
+    with begun(tmp_path / "instance", log) as instance:
+        requests = Requests(instance.place)
+        done = asked(requests, "drop", {"id": "totals"})
+        os.mkfifo(tmp_path / "instance" / "requests" / f"{done}.begun")
+        for _ in range(40):
+            requests.take(instance)
+        assert "no file" in answer(requests, done)["message"]
+        assert instance.has("totals")

@@ -1,0 +1,149 @@
+"""What fails for good in an instance: those who wait for it hear of it, and what was written stays readable."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_timely.dataflow.engine import outputs
+from spark_timely.errors import OperatorError, SinceViolationError
+from spark_timely.log.log import Log, create_log, open_log
+from tests.unit.compute.instances import TOTALS, append, handle, orders, rows, working
+from tests.unit.compute.test_drive_edges import wait_until
+
+ROWS = "SELECT k, v FROM orders"
+SUM = "SELECT k, sum(v) AS s FROM orders GROUP BY k"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return orders(tmp_path / "orders", (1, 1, 1, 10), (2, 1, 2, 20), (3, 1, 1, 30), upper=4)
+
+
+def spoil(log: Log) -> None:
+    """Take a row away that is not there."""
+    append(log, (4, -1, 7, 70), upper=5)
+
+
+def hears(batches: Any) -> None:
+    def take_all() -> None:
+        while batches.next_batch(timeout_s=30) is not None:
+            pass
+
+    with pytest.raises(OperatorError):
+        take_all()
+
+
+def test_subscribe_whose_dataflow_fails_ends_with_the_error(tmp_path: Path, log: Log) -> None:
+    with handle(tmp_path / "instance") as instance:
+        batches = instance.subscribe(SUM, imports={"orders": log.path})
+        assert batches.next_batch(timeout_s=30) is not None
+        other = instance.subscribe(f"{SUM} -- another", imports={"orders": orders(tmp_path / "b", upper=9).path})
+        spoil(log)
+        hears(batches)
+        assert batches.next_batch(timeout_s=1) is None
+        assert other.next_batch(timeout_s=30) is not None
+
+
+def test_subscribe_whose_import_is_deleted_ends_with_the_error(tmp_path: Path, log: Log) -> None:
+    with handle(tmp_path / "instance") as instance:
+        batches = instance.subscribe(SUM, imports={"orders": log.path})
+        assert batches.next_batch(timeout_s=30) is not None
+        append(log, (4, 1, 7, 70), upper=5)
+        assert batches.next_batch(timeout_s=30) is not None
+        shutil.rmtree(log.path)
+        hears(batches)
+
+
+def test_subscribe_whose_jobs_fail_again_and_again_ends(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "_PAUSES_S", (0.01, 0.02))
+
+    def failing(*_: object) -> Any:
+        def job(*_: object) -> Any:
+            msg = "no room"
+            raise RuntimeError(msg)
+
+        return job
+
+    with handle(tmp_path / "instance", working=working(tasks=failing)) as instance:
+        hears(instance.subscribe(SUM, imports={"orders": log.path}))
+
+
+def test_copy_whose_dataflow_fails_says_so(tmp_path: Path, log: Log) -> None:
+    spoil(log)
+    with handle(tmp_path / "instance", working=working(copy=lambda *_: 1)) as instance, pytest.raises(OperatorError):
+        instance.copy_to(SUM, str(tmp_path / "copy"), imports={"orders": log.path}, as_of=4, timeout_s=30)
+
+
+def test_follower_copies_what_is_maintained(tmp_path: Path, log: Log) -> None:
+    copied = []
+
+    def copy(path: str, folder: str, at: object, details: object) -> int:
+        copied.append((path, folder, at))
+        return 2
+
+    with handle(tmp_path / "instance") as leader:
+        leader.index("totals", TOTALS, imports={"orders": log.path}, key="k")
+        leader.await_frontier("totals", 3)
+        with handle(tmp_path / "instance", working=working(copy=copy), read_only=True) as follower:
+            follower.await_frontier("totals", 3)
+            assert follower.copy_to("totals", str(tmp_path / "copy"), timeout_s=30) == 2
+            assert "copy-" not in str(follower.show("exports"))
+    assert [(folder, at) for _, folder, at in copied] == [(str(tmp_path / "copy"), 3)]
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_index_whose_import_is_gone_is_peeked_after_a_restart(tmp_path: Path, log: Log, *, follows: bool) -> None:
+    with handle(tmp_path / "instance") as instance:
+        instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
+        instance.await_frontier("totals", 3)
+        expected = rows(instance.peek("totals"))
+    shutil.rmtree(log.path)
+    with handle(tmp_path / "instance", read_only=follows) as instance:
+        instance.await_frontier("totals", 3)
+        assert rows(instance.peek("totals")) == expected
+
+
+def test_dataflows_over_silent_logs_hold_up_no_other(tmp_path: Path, log: Log) -> None:
+    with handle(tmp_path / "instance") as instance:
+        for number in range(6):
+            silent = orders(tmp_path / f"silent{number}", upper=0)
+            instance.index(f"silent{number}", TOTALS, imports={"orders": silent.path}, key="k")
+        instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
+        instance.await_frontier("totals", 3)
+
+
+@pytest.mark.parametrize("kind", ["date", "timestamp", "long"])
+def test_output_says_from_when_on_it_can_be_read(tmp_path: Path, kind: str) -> None:
+    def time(day: int) -> str | int:
+        return day if kind == "long" else f"2024-01-{day:02}"
+
+    log = create_log(tmp_path / "typed", pa.schema([("v", pa.int64())]), times=kind, minimum=time(1), kind="collection")
+    writer = log.writer(owner="test")
+    column = log.domain.to_columns([log.domain.parse_time(time(2))])["_time"]
+    writer.append(pa.table({"_time": column, "_diff": [1], "v": [5]}), advance_to=time(4))
+    with handle(tmp_path / "instance") as instance:
+        made = instance.maintain("copy", "SELECT v FROM t", str(tmp_path / "copy"), imports={"t": log.path})
+        instance.await_frontier("copy", time(3))
+        wait_until(lambda: open_log(tmp_path / "copy").since() == made.as_of)
+        ((newest,),) = made.as_of.elements
+        assert open_log(tmp_path / "copy").snapshot(log.domain.time_to_json((newest,))).num_rows == 1
+        with pytest.raises(SinceViolationError):
+            open_log(tmp_path / "copy").snapshot(log.domain.time_to_json((newest - 1,)))
+
+
+def test_as_of_that_an_import_has_forgotten_is_refused(tmp_path: Path, log: Log) -> None:
+    log.allow_compaction(2)
+    with handle(tmp_path / "instance") as instance:
+        with pytest.raises(SinceViolationError, match="begin as of"):
+            instance.index("it", "SELECT k FROM o", imports={"o": log.path}, as_of=1)
+        with pytest.raises(SinceViolationError, match="begin as of"):
+            instance.subscribe("SELECT k FROM o", imports={"o": log.path}, as_of=1)
+        assert not instance.has("it")
+        instance.index("it", "SELECT k FROM o", imports={"o": log.path}, as_of=2)
