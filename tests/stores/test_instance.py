@@ -30,7 +30,7 @@ from spark_timely.compute.response import SubscribeBatch
 from spark_timely.errors import OperatorError, OwnershipError, StorageError, TimelyError, WaitTimeoutError
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store.cloud import open_storage
-from tests.faults.harness import long_lane, seed_of_run, tell, wait_until
+from tests.faults.harness import seed_of_run, tell, wait_until
 from tests.stores.conftest import Place
 from tests.stores.proxy import Plan, Rule
 from tests.unit.compute.instances import SCHEMA, TOTALS, append, rows, working
@@ -246,6 +246,7 @@ def test_second_start_takes_over_and_the_older_is_refused(world: World) -> None:
             assert old.error is not None
 
 
+@pytest.mark.long
 def test_follower_in_a_store_writes_nothing_until_it_takes_over(world: World) -> None:
     with world.open() as leader:
         filled(world, leader)
@@ -274,6 +275,7 @@ def test_follower_in_a_store_writes_nothing_until_it_takes_over(world: World) ->
             follower.drop("later")
 
 
+@pytest.mark.long
 @MOTO
 def test_follower_with_rights_to_read_alone_answers(world: World) -> None:
     with world.open() as leader:
@@ -293,6 +295,7 @@ def seen_until_now(world: World) -> list[str]:
     return [each.kind for each in world.place.proxy.since(0) if each.fault]
 
 
+@pytest.mark.long
 @MOTO
 @pytest.mark.parametrize("read_only", [False, True])
 def test_instance_with_nothing_to_do_leaves_the_store_alone(
@@ -347,6 +350,7 @@ def test_what_was_dropped_is_deleted_whole(world: World, soon: None) -> None:
         assert rows(open_log(world.out, storage_options=world.direct).snapshot(4)) == world.large(4)
 
 
+@pytest.mark.long
 @MOTO
 def test_command_log_in_a_store_is_reduced(world: World) -> None:
     with world.open() as instance:
@@ -486,8 +490,9 @@ def test_wrong_credentials_elsewhere_break_what_reads_there(world: World) -> Non
 # Outages ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @MOTO
-@pytest.mark.parametrize("fault", ["503", "reset"] if long_lane() else ["503"])
+@pytest.mark.parametrize("fault", ["503", "reset"])
 def test_store_that_is_away_for_a_while_ends_nothing(world: World, fault: str) -> None:
     with world.open() as leader, world.open(read_only=True) as follower:
         filled(world, leader)
@@ -571,7 +576,8 @@ def test_log_that_was_made_is_whole_where_a_look_fails(place: Place, exist_ok: b
     assert len(rows(peek(log, at=3))) == len(FIRST)
 
 
-@pytest.mark.parametrize("number", range(8 if long_lane() else 1))
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(8))
 @MOTO
 def test_faults_at_random_change_no_answer(world: World, number: int) -> None:
     seed = seed_of_run() + number

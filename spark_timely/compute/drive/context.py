@@ -67,6 +67,7 @@ class Context:
         self.wants: Callable[[str], bool] = lambda _: True
         self.errors: dict[int, str] = {}
         self._started: tuple[Running, ...] = ()
+        self._of_kind: dict[str, tuple[tuple[Running, Export], ...]] = {}
         self._started_at = -1
 
     def opened(self, path: str) -> Log:
@@ -81,7 +82,20 @@ class Context:
         """Return the dataflows that started; asked for often, and seldom another answer."""
         if self._started_at != self.instance.version:
             self._started, self._started_at = self.instance.running(), self.instance.version
+            self._of_kind.clear()
         return self._started
+
+    def started_exports(self, kind: str) -> tuple[tuple[Running, Export], ...]:
+        """Return the exports of a kind of the dataflows that started, with these; as cheap as `started`."""
+        started = self.started()
+        if kind not in self._of_kind:
+            self._of_kind[kind] = tuple(
+                (running, export)
+                for running in started
+                for export in running.dataflow.exports
+                if export.kind == kind and export.id in running.live
+            )
+        return self._of_kind[kind]
 
     def exports(self) -> dict[str, Export]:
         """Return the exports of all dataflows that are there, by id."""

@@ -38,13 +38,10 @@ class Copies:
 
     def make(self) -> None:
         """Begin the copies whose time is complete, and state those that ended."""
-        for running in self._context.started():  # one turn per dataflow
+        for running, export in self._context.started_exports("copy-to"):  # one turn per copy
             hosted = self._hosted.get(running.number)
-            if hosted is None or running.complete:
-                continue
-            for export in running.dataflow.exports:  # one turn per export
-                if export.kind == "copy-to" and export.id in running.live:
-                    self._make(running, hosted, export)
+            if hosted is not None and not running.complete:
+                self._make(running, hosted, export)
 
     def _make(self, running: Running, hosted: Hosted, export: Export) -> None:
         instance = self._context.instance

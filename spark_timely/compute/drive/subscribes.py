@@ -89,18 +89,10 @@ class Subscribes:
     def give(self) -> bool:
         """State the batches that were read, and read on where there may be more; return whether any was stated."""
         given = False
-        for running in self._context.started():  # one turn per dataflow
-            hosted = self._hosted.get(running.number)
-            if hosted is None:
-                continue
-            for export in running.dataflow.exports:  # one turn per export
-                upper = running.uppers.get(export.id)
-                if (
-                    export.kind == "subscribe"
-                    and export.id in running.live
-                    and not (upper is not None and upper.is_empty)
-                ):
-                    given = self._give(running, hosted, export) or given
+        for running, export in self._context.started_exports("subscribe"):  # one turn per subscribe
+            hosted, upper = self._hosted.get(running.number), running.uppers.get(export.id)
+            if hosted is not None and not (upper is not None and upper.is_empty):
+                given = self._give(running, hosted, export) or given
         self._moved.clear()
         return given
 
