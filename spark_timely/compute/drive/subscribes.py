@@ -105,26 +105,24 @@ class Subscribes:
         if reading is None:
             reading = self._there[export.id] = _Reading(number, now)
         reading.is_due = reading.is_due or number in self._moved
-        given = False
         if reading.future is not None:
             if not reading.future.done():
                 return False
             future, reading.future = reading.future, None
-            given = self._take(running, export, reading, future)
-            if export.id not in self._there:
-                return given
+            if self._take(running, export, reading, future):
+                return True  # whether there is room for another one shows once this one is handed out
         is_late = now - reading.began_at >= FAR_POLL_S
         if now < reading.again_at or not (reading.is_due or is_late) or not self._context.wants(export.id):
-            return given
+            return False
         reading.is_due, reading.began_at = False, now
         begin = None
         if reading.subscription is None:
             begin = self._beginning(running, hosted, export)
             if begin is None:
-                return given  # it cannot be read yet
+                return False  # it cannot be read yet
         reading.future = self._readers.submit(reading.read, begin or _begun)
         reading.future.add_done_callback(lambda _: self._context.wake.set())
-        return given
+        return False
 
     def _take(self, running: Running, export: Export, reading: _Reading, future: Future[Batch | None]) -> bool:
         """State what was read; return whether it was anything."""
