@@ -80,8 +80,10 @@ __all__ = ["Driver"]
 _log = masked_logger("spark_timely.compute")
 
 _NEW: Final = CreateInstance({name: f"timely_{name}" for name in RELATIONS}, domain=TimeDomain((TimeType.TIMESTAMP,)))
-# Between two looks at logs on a disk, where nothing happens.
+# Between two looks at logs on a disk: as long as something happens, and once nothing has for a while.
 _POLL_S: Final = 0.01
+_IDLE_POLL_S: Final = 0.02
+_IDLE_AFTER_S: Final = 5.0
 # Names of the configuration, beside those of the instance itself.
 _OF_STEPS: Final = ("steps_at_once", "max_bytes_per_step")
 # Compactions of logs, and of the command log.
@@ -141,6 +143,7 @@ class Driver:
         self._upkeep = Upkeep(self.context)
         self._store_due = False
         self._followed = -1  # version of the command log
+        self._busy_at = now()
         self._upkeep_at = now()
         self._unreachable = 0  # how often in a row
         self._again_at = now()
@@ -350,6 +353,8 @@ class Driver:
                 self._again_at = self._now() + pause_s(self._unreachable)
                 return False, ()
             self._unreachable = 0
+            if found[0]:
+                self._busy_at = self._now()
             return found
 
     @property
@@ -413,7 +418,8 @@ class Driver:
             return max(self._again_at - now, 0.001)
         is_far = self._watches.only_far and not self._commands.log.storage.local
         due = self._hosting.next_due_s()
-        rest = FAR_POLL_S if is_far else _POLL_S
+        near_s = _POLL_S if now - self._busy_at < _IDLE_AFTER_S else _IDLE_POLL_S
+        rest = FAR_POLL_S if is_far else near_s
         return max(rest if due is None else min(rest, due), 0.001)
 
     def close(self) -> None:
