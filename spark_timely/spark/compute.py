@@ -23,7 +23,7 @@ from spark_timely.errors import InvalidUsageError, TimelyError, shown
 from spark_timely.log.log import Log, open_log
 from spark_timely.masking import masked_logger
 from spark_timely.spark.base.worker import settle_worker
-from spark_timely.spark.compute_jobs import Jobs
+from spark_timely.spark.compute_jobs import Jobs, is_stopped
 from spark_timely.spark.copy_to import copy_to
 from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
 from spark_timely.spark.instance_tasks import InstanceTasks
@@ -147,8 +147,12 @@ class ComputeInstance(Handle):
         Raises
         ------
         InvalidUsageError
-            If its executors do not see the storage of the instance.
+            If it is stopped, or its executors do not see the storage of the instance.
         """
+        if not hasattr(spark, "range") or is_stopped(spark):
+            found = "one that is stopped" if hasattr(spark, "range") else shown(spark)
+            msg = f"could not use another session of Spark: found {found}"
+            raise InvalidUsageError(msg, hint="make one that runs, and hand that over")
         self._look_at(spark)
         self._jobs.use(spark)
         self._driver.try_again()

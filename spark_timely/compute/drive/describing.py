@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_timely.compute.command import CreateDataflow, Dataflow, Export, Import, Schedule
+from spark_timely.compute.drive.plans import Shape, shape_of
 from spark_timely.compute.drive.task import beginning_of, settled
 from spark_timely.compute.plan import Plan, TaskNode, functions_of, imports_of, parse_plan, with_functions
 from spark_timely.compute.sql import plan_of_sql
@@ -70,6 +71,9 @@ class Descriptions:
         names = self._named(name, plan, functions or {}, interactive=interactive)
         try:
             plan = with_functions(plan, names)
+            if names:  # asked for their columns here, in the thread of who gave them: nothing else waits for that
+                shapes = {name: Shape(log.schema, log.kind) for name, log in logs.items()}
+                shape_of(plan, shapes, domain=domain, functions=self._functions.known)
             if isinstance(plan.root, TaskNode):
                 plan = Plan(settled(plan.root, logs, domain, unwritten=self._unwritten(reads, logs)))
             made = Dataflow(name, tuple(reads), plan.text, tuple(exports), begins, ends, domain, interactive)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
 
 if TYPE_CHECKING:
     from spark_timely.compute.drive.place import Place
@@ -80,6 +83,21 @@ TaskBodies: TypeAlias = Callable[[TaskRequest], ReadyTask]
 """Looks at the body of a task and makes it ready; raises what is wrong with it, before anything is made."""
 
 
+class _Asked:
+    """A function of tables that is asked once for the columns it gives: an instance builds its plan under its lock."""
+
+    def __init__(self, function: Function) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._columns = function, dict[pa.Schema, pa.Table]()
+
+    def __call__(self, rows: pa.Table, /) -> pa.Table:
+        if rows.num_rows:
+            return self._function(rows)
+        if rows.schema not in self._columns:
+            self._columns[rows.schema] = self._function(rows)
+        return self._columns[rows.schema]
+
+
 class Functions:
     """The functions of Python that dataflows of this process call, each under a name that no other one ever has.
 
@@ -107,7 +125,7 @@ class Functions:
     def add(self, given: Mapping[str, Function], /) -> dict[str, str]:
         """Keep functions, and return the name of each by that which it was given under."""
         names = {name: f"{name} {uuid.uuid4().hex[:12]}" for name in given}
-        self._known.update({names[name]: function for name, function in given.items()})
+        self._known.update({names[name]: _Asked(function) for name, function in given.items()})
         return names
 
     def forget(self, names: Iterable[str], /) -> None:

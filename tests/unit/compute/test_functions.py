@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from spark_timely.compute.drive.plans import Shape, shape_of
 from spark_timely.compute.plan import AggregateNode, FunctionNode, ImportNode, Plan, TaskNode, parse_plan
 from spark_timely.errors import InvalidUsageError, MissingError, TimelyError, WaitTimeoutError
 from spark_timely.log import Log
-from tests.unit.compute.instances import SCHEMA, append, handle, orders, rows
+from tests.unit.compute.instances import SCHEMA, TOTALS, append, handle, orders, rows
 
 TWICE = Plan(FunctionNode(ImportNode("orders"), "twice"))
 SUMS = Plan(AggregateNode(FunctionNode(ImportNode("orders"), "twice"), ("k",), (("s", "sum", "v"),)))
@@ -82,7 +84,7 @@ def test_functions_are_let_go_with_their_dataflow(tmp_path: Path, log: Log) -> N
         instance.dataflow("sums", SUMS, [export("sums")], **asked)
         with pytest.raises(InvalidUsageError, match="'sums'"):  # an id in use: its own function stays
             instance.dataflow("sums", SUMS, [export("sums")], **{**asked, "functions": {"twice": thrice}})
-        assert list(known.values()) == [twice]
+        assert [each.__wrapped__ for each in known.values()] == [twice]  # type: ignore[attr-defined]
         instance.await_frontier("sums", 3)
         assert rows(instance.peek("sums")) == [(1, 80, 1), (2, 40, 1)]
         instance.drop("sums")
@@ -172,3 +174,23 @@ def test_plan_with_a_function_is_its_text() -> None:
     assert parse_plan(SUMS.text) == SUMS
     with pytest.raises(InvalidUsageError, match="name=''"):
         FunctionNode(ImportNode("orders"), "")
+
+
+def test_function_that_is_slow_without_rows_holds_up_no_other(tmp_path: Path, log: Log) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(table: pa.Table) -> pa.Table:
+        began.set()
+        assert go_on.wait(60)
+        return table
+
+    plan = '{"op":"function","name":"f","of":{"op":"import","name":"s"}}'
+    with handle(tmp_path / "instance") as instance, ThreadPoolExecutor(1) as threads:
+        made = threads.submit(instance.subscribe, plan, imports={"s": log.path}, functions={"f": slow})
+        try:
+            assert began.wait(30)
+            instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
+            instance.await_frontier("totals", 1, timeout_s=30)
+        finally:
+            go_on.set()
+        assert made.result(30).next_batch(timeout_s=30) is not None
