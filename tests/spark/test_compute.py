@@ -202,6 +202,7 @@ _LOST = """
 import sys
 import spark_timely
 from pathlib import Path
+from spark_timely.errors import InvalidUsageError
 from spark_timely.log.log import create_log
 from spark_timely.spark.compute import ComputeInstance
 from tests.spark.connect_compute_job import SCHEMA, TOTALS, append, rows
@@ -224,6 +225,11 @@ with ComputeInstance(spark, str(folder / "instance")) as instance:
             break
         instance._wait(lambda: False, 0.05)
     print(instance.why("totals"))
+    for wrong in (spark, None):
+        try:
+            instance.use_session(wrong)
+        except InvalidUsageError as error:
+            print("REFUSED", error.message)
     instance.use_session(session())
     instance.await_frontier("totals", 2)
     print("ROWS", rows(instance.peek("totals")), instance.copy_to("totals", str(folder / "copy"), timeout_s=120))
@@ -245,6 +251,7 @@ def test_session_that_is_lost_is_named_and_another_continues(tmp_path: Path) -> 
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "found the session of Spark stopped" in done.stdout
+    assert done.stdout.count("REFUSED could not use another session of Spark") == 2
     assert "ROWS [[1, 2, 15, 1]] 1" in done.stdout
     assert "BATCHES [[2], [3]] None" in done.stdout
     assert "ANEW [[1, 3, 20, 1]] 1" in done.stdout
