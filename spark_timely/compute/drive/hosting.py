@@ -162,8 +162,9 @@ class Hosting:
 
     def _tell_upper_of(self, number: int, export: Export) -> None:
         """State how far an output is that nothing writes now, if it is this instance's."""
+        path = self._context.place.path_of(export)
         try:
-            log = own_log(self._context, export)
+            log = None if path is None else own_log(self._context, path)
         except Exception as error:  # noqa: BLE001 - the next try says so
             _log.debug("output %r cannot be looked at: %s", export.id, error)
             return

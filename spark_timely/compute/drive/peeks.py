@@ -4,6 +4,7 @@ Invariants
 ----------
 1. What fails is the answer to its peek, and ends nothing else.
 2. A peek that waits costs nothing until what it waits for has moved.
+3. What is answered of a collection is of a log that this instance has written, whatever is at its path.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import pyarrow as pa
 from spark_timely.answers.finishing import row_sizes
 from spark_timely.answers.peek import peek
 from spark_timely.compute.drive.context import Context, written
+from spark_timely.compute.drive.resuming import own_log
 from spark_timely.compute.observation import AnswerLatency, PeekAnswer
-from spark_timely.errors import NotBeyondError, WaitTimeoutError, described
+from spark_timely.errors import DataLossError, NotBeyondError, WaitTimeoutError, described
 from spark_timely.log.log import MemoryLog
 
 if TYPE_CHECKING:
@@ -119,7 +121,11 @@ class Peeks:
         if relation is not None:
             return peek(_as_log(table), at=0, timeout_s=0, **options)
         assert path is not None
-        at = written(context.opened(path).domain, asked.time)
+        log = context.opened(path) if asked.collection is None else own_log(context, path)
+        if log is None:
+            msg = f"could not peek {asked.collection!r}: found a log in {path!r} that the instance has not written"
+            raise DataLossError(msg, hint="see why and errors: its output was replaced", context={"path": path})
+        at = written(log.domain, asked.time)
         return peek(
             path,
             at=at,

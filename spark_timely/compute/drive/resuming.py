@@ -19,7 +19,6 @@ from spark_timely.compute.command import Command, CreateDataflow, Dataflow, Expo
 from spark_timely.compute.drive.task import recorded_beginning
 from spark_timely.compute.plan import is_task
 from spark_timely.errors import LogMissingError, TimelyError
-from spark_timely.log.log import open_log
 from spark_timely.masking import masked_logger
 from spark_timely.time.antichain import Antichain
 
@@ -173,7 +172,7 @@ def _facts_of(context: Context, dataflow: Dataflow) -> DataflowFacts:
     return DataflowFacts(json.dumps(dataflow.export_ids), tuple(imports), tuple(outputs), dataflow.domain)
 
 
-def own_log(context: Context, export: Export, /) -> Log | None:
+def own_log(context: Context, path: str, /) -> Log | None:
     """Return the log of an output as it is now, if it is there and this instance has written it.
 
     Raises
@@ -181,17 +180,11 @@ def own_log(context: Context, export: Export, /) -> Log | None:
     StorageError
         If it cannot be looked at.
     """
-    path = context.place.path_of(export)
-    if path is None:
-        return None
     try:
         log = context.opened(path)
     except LogMissingError:
         return None
-    state = log.stream("main")
-    note = None if state is None else state.note.output
-    is_own = note is not None and note.fence is not None and note.fence.instance == context.commands.instance
-    return log if is_own else None
+    return None if _epoch_of(context, log) is None else log
 
 
 def greatest_epoch(context: Context, commands: Iterable[Command], /) -> int:
@@ -202,22 +195,23 @@ def greatest_epoch(context: Context, commands: Iterable[Command], /) -> int:
         if isinstance(command, CreateDataflow)
         for export in command.dataflow.exports
     }
-    return max((_epoch_of(context, export) for export in exports.values()), default=0)
+    found = 0
+    for export in exports.values():  # one turn per export
+        path = context.place.path_of(export)
+        try:
+            log = None if path is None else own_log(context, path)
+        except TimelyError as error:  # it is said by its dataflow, which alone does not run
+            _log.debug("export %r cannot be looked at: %s", export.id, error)
+            continue
+        if log is not None:
+            found = max(found, _epoch_of(context, log) or 0)
+    return found
 
 
-def _epoch_of(context: Context, export: Export) -> int:
-    path = context.place.path_of(export)
-    if path is None:
-        return 0
-    try:
-        log = open_log(path, storage_options=context.place.options(path) or None)
-    except LogMissingError:
-        return 0
-    except TimelyError as error:  # it is said by its dataflow, which alone does not run
-        _log.debug("export %r cannot be looked at: %s", export.id, error)
-        return 0
+def _epoch_of(context: Context, log: Log) -> int | None:
+    """Return the epoch that a log names; None if this instance has not written it."""
     state = log.stream("main")
     note = None if state is None else state.note.output
     if note is None or note.fence is None or note.fence.instance != context.commands.instance:
-        return 0
+        return None
     return note.fence.epoch

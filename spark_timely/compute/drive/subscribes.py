@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from spark_timely.compute.command import Export
     from spark_timely.compute.drive.hosted import Hosted
     from spark_timely.compute.instance import Running
+    from spark_timely.log.cut import Cut
 
 __all__ = ["Subscribes"]
 
@@ -46,6 +47,8 @@ class _Reading:
     is_due: bool = True
     tries: int = 0
     again_at: float = 0.0
+    # Where a subscription broke off: a position alone would be believed of another log at that path.
+    cut: Cut | None = None
 
     def read(self, begin: Callable[[], Subscription]) -> Batch | None:
         """Return the next batch if it is there; one thread at a time."""
@@ -117,7 +120,7 @@ class Subscribes:
         reading.is_due, reading.began_at = False, now
         begin = None
         if reading.subscription is None:
-            begin = self._beginning(running, hosted, export)
+            begin = self._beginning(running, hosted, export, reading.cut)
             if begin is None:
                 return False  # it cannot be read yet
         reading.future = self._readers.submit(reading.read, begin or _begun)
@@ -129,7 +132,7 @@ class Subscribes:
         error, subscription = future.exception(), reading.subscription
         if error is not None:
             if subscription is not None and subscription.has_ended:
-                reading.subscription = None
+                reading.subscription, reading.cut = None, subscription.cut or reading.cut
             self._context.tell_error(running.number, [export.id], error)
             if may_pass(error):
                 reading.tries += 1
@@ -175,7 +178,9 @@ class Subscribes:
         instance.tell(SubscribeProgress(export.id, running.number, lower, upper, rows, 0, text))
         self.forget(export.id)
 
-    def _beginning(self, running: Running, hosted: Hosted, export: Export) -> Callable[[], Subscription] | None:
+    def _beginning(
+        self, running: Running, hosted: Hosted, export: Export, cut: Cut | None
+    ) -> Callable[[], Subscription] | None:
         """Return what begins a subscription, or continues one that broke off; None where its log has nothing yet."""
         details, dataflow = details_of(export), running.dataflow
         path = hosted.path_of(export)
@@ -189,7 +194,7 @@ class Subscribes:
                 return None
         reported = self._context.instance.collection(export.id).reported
         if reported is not None:
-            asked["resume_from"] = reported
+            asked["resume_from"] = cut or reported
         if reported is None or len(as_of) > 1:
             asked["as_of"] = written(dataflow.domain, as_of)
         up_to = None if until.is_empty else written(dataflow.domain, until.elements[0])

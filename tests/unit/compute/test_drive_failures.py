@@ -147,3 +147,15 @@ def test_as_of_that_an_import_has_forgotten_is_refused(tmp_path: Path, log: Log)
             instance.subscribe("SELECT k FROM o", imports={"o": log.path}, as_of=1)
         assert not instance.has("it")
         instance.index("it", "SELECT k FROM o", imports={"o": log.path}, as_of=2)
+
+
+def test_log_of_another_writer_at_the_path_of_an_output_is_no_answer(tmp_path: Path, log: Log) -> None:
+    path = tmp_path / "out"
+    with handle(tmp_path / "instance") as instance:
+        instance.maintain("out", ROWS, str(path), imports={"orders": log.path})
+        instance.await_frontier("out", 3)
+        other = orders(tmp_path / "other", (1, 1, 9, 90), upper=9)
+        shutil.rmtree(path)
+        shutil.copytree(other.path, path)
+        with pytest.raises(OperatorError, match="has not written"):
+            instance.peek("out", at=3)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_timely.compute.drive import resuming
+from spark_timely.compute.drive import context, hosted, watching
 from spark_timely.compute.drive.context import Context
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.errors import StorageError, WaitTimeoutError
@@ -43,9 +43,8 @@ class Away:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.paths: set[str] = set()
-        for module in ("resuming", "hosted", "watching"):
-            name = f"spark_timely.compute.drive.{module}.open_log"
-            monkeypatch.setattr(name, self._opening(resuming.open_log))
+        for module, name in ((context, "keep_log"), (hosted, "open_log"), (watching, "open_log")):
+            monkeypatch.setattr(module, name, self._opening(getattr(module, name)))
 
     def _opening(self, inner: object) -> object:
         def opened(path: str, **options: object) -> Log:
