@@ -149,7 +149,7 @@ def test_as_of_that_an_import_has_forgotten_is_refused(tmp_path: Path, log: Log)
         instance.index("it", "SELECT k FROM o", imports={"o": log.path}, as_of=2)
 
 
-def test_log_of_another_writer_at_the_path_of_an_output_is_no_answer(tmp_path: Path, log: Log) -> None:
+def test_log_of_another_writer_at_a_path_is_no_answer(tmp_path: Path, log: Log) -> None:
     path = tmp_path / "out"
     with handle(tmp_path / "instance") as instance:
         instance.maintain("out", ROWS, str(path), imports={"orders": log.path})
