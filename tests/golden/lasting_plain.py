@@ -168,7 +168,7 @@ def proceed_logs(folder: Path) -> None:
     put(log, [6, 7], 8, "a", batch=9)
     put(log, [3, 3], 8, "b")
     with pytest.raises(errors.OwnershipError):
-        log.writer("c", owner="first owner")
+        log.writer("c", owner="first owner", takeover=True)
     log.writer("c", owner="second owner").append(pa.table({"_time": [7], "k": ["x"], "n": [2]}), advance_to=8)
     log = open_log(folder / "types")
     log.writer(owner="owner").append(odd_rows(30, 10, [3, 4, 5]), advance_to=6)
@@ -426,7 +426,16 @@ def read_dataflow(folder: Path) -> Facts:
     return {"logs": logs_below(folder), "indexes": indexes_below(folder)}
 
 
+def check_refused(folder: Path) -> None:
+    """See that an output knows what it is made by."""
+    scope = Scope("golden")
+    scope.replay(folder / "in" / "events").filter("n > 2").select("k", "n").capture(folder / "mapped")
+    with pytest.raises(errors.PlanMismatchError):
+        Engine(scope.name, scope.sinks, scope.storage, files_of=catalog_of).advance(runner(scope.storage))
+
+
 def proceed_dataflow(folder: Path) -> None:
+    check_refused(folder)
     feed(folder, range(6, 11))
     step(folder, None, times=4)
 
