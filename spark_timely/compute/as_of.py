@@ -78,7 +78,8 @@ class ExportFacts:
     id : str
     kind : "index", "log", "subscribe" or "copy-to"
     upper : Antichain or None
-        Of its log. None if there is none, or nothing is written.
+        Of its log. None if there is none, or nothing is written: it is where the log begins, which may be later than
+        where its dataflow does.
     """
 
     id: str
@@ -305,10 +306,7 @@ def _sinces(facts: DataflowFacts, unwritten: Mapping[str, Antichain]) -> dict[st
 
 def _uppers(facts: DataflowFacts) -> list[Antichain]:
     """Return the uppers of the logs in which something is written."""
-    least = facts.domain.minimum_frontier
-    return [
-        each.upper for each in facts.exports if each.kind == "log" and each.upper is not None and each.upper != least
-    ]
+    return [each.upper for each in facts.exports if each.kind == "log" and each.upper is not None]
 
 
 def _begins_at_recorded(facts: DataflowFacts) -> bool:
@@ -328,7 +326,7 @@ def _highest(facts: DataflowFacts) -> Antichain:
 def _is_written(facts: DataflowFacts, id_: str) -> bool:
     """Tell whether an export can be read without its dataflow: it has a log, with something in it."""
     (export,) = (each for each in facts.exports if each.id == id_)
-    return export.kind == "log" and export.upper not in (None, facts.domain.minimum_frontier)
+    return export.kind == "log" and export.upper is not None
 
 
 def _forgotten(facts: DataflowFacts, sinces: Mapping[str, Antichain], at: Antichain) -> SinceViolationError:

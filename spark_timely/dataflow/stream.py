@@ -31,7 +31,7 @@ from spark_timely.dataflow.history.reduce import Function, Reduce, reduced_schem
 from spark_timely.dataflow.history.tombstones import LatestWithin
 from spark_timely.dataflow.history.totals import Totals
 from spark_timely.dataflow.history.upsert import upsert_plan
-from spark_timely.dataflow.logs import Sink, open_logs
+from spark_timely.dataflow.logs import Sink, least_time, open_logs
 from spark_timely.dataflow.remembered import AsOfJoin, Remembered, Result
 from spark_timely.dataflow.views import (
     Aggregate,
@@ -300,7 +300,8 @@ class Scope:
     def kept(self, view: View) -> Replay:
         """Return how a view is read from a log of its own, which has its place once anything of it is captured."""
         if view not in self._kept:
-            self._kept[view] = Replay(view.name, view.domain, view.schema, (), "", view.rows_kind)
+            domain = replace(view.domain, minimum=least_time(view))
+            self._kept[view] = Replay(view.name, domain, view.schema, (), "", view.rows_kind)
         return self._kept[view]
 
     def _place_kept(
@@ -336,8 +337,10 @@ class Scope:
     ) -> Stream:
         """Capture a view, and replay the log that it is captured into. See `Stream.spool`."""
         self.add_sink(view, log, stream, replaces, credential, storage_options)
-        sink = self.sinks[-1]
-        return self.replay(open_logs([sink], self.storage)[sink.path])  # has its options by now
+        sink, below = self.sinks[-1], self._below(view)
+        # What operators below it remember is in logs of their own, made with it.
+        made = [each for each in self.sinks if each is sink or (each.kept and each.path in below)]
+        return self.replay(open_logs(made, self.storage)[sink.path])  # has its options by now
 
     def _below(self, view: View) -> dict[str, list[str]]:
         """Return the logs that a view is made from, through other outputs too, each with how."""
@@ -1840,7 +1843,6 @@ class Probe:
         return meet
 
     def _upper(self, sink: Sink) -> Antichain:
-        domain = self._view.domain
         log = self._opened.get(sink.path)
         try:
             if log is None:
@@ -1848,7 +1850,7 @@ class Probe:
                 self._opened[sink.path] = log
             log.refresh()
         except LogMissingError:
-            return domain.minimum_frontier
+            return Antichain.of(least_time(sink.view))
         state = log.stream(sink.stream)
         return log.domain.minimum_frontier if state is None else state.frontier
 

@@ -18,6 +18,7 @@ from spark_timely.compute.sql import plan_of_sql
 from spark_timely.errors import InvalidUsageError, LogMissingError, MissingError, shown
 from spark_timely.log.log import Log
 from spark_timely.log.store.storage import normal_path
+from spark_timely.spark.base.beginnings import written_up_to
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Descriptions:
         context, found = self._driver.context, {}
         for each in reads:  # one turn per import
             log = logs[each.name]
-            if each.export is not None and log.kind == "collection" and log.frontier() == log.domain.minimum_frontier:
+            if each.export is not None and log.kind == "collection" and written_up_to(log) is None:
                 with context.lock:
                     found[each.name] = context.instance.collection(each.export).as_of
         return found

@@ -32,6 +32,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.log import Log, open_log
 from spark_timely.log.machine.since import may_read
+from spark_timely.spark.base.beginnings import readable_from
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -254,8 +255,9 @@ class Hosted:
         """Refuse an as_of of which an import tells nothing any more."""
         dataflow = self.dataflow
         for log in self.logs.values():  # one turn per import
-            if not may_read(log.since(), dataflow.as_of):
-                as_of, since = (dataflow.domain.render_frontier(each) for each in (dataflow.as_of, log.since()))
+            needed = readable_from([log], dataflow.domain.minimum_frontier)
+            if not may_read(needed, dataflow.as_of):
+                as_of, since = (dataflow.domain.render_frontier(each) for each in (dataflow.as_of, needed))
                 msg = f"{what} as of {as_of}: found since={since} in log {log.path!r}"
                 hint = f"begin as of {since} or later, or leave as_of out"
                 raise SinceViolationError(msg, hint=hint, as_of=as_of, since=since, context={"path": log.path})

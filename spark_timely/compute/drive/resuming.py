@@ -20,6 +20,7 @@ from spark_timely.compute.drive.task import recorded_beginning
 from spark_timely.compute.plan import is_task
 from spark_timely.errors import LogMissingError, TimelyError
 from spark_timely.masking import masked_logger
+from spark_timely.spark.base.beginnings import readable_from, written_up_to
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -95,10 +96,10 @@ def uppers_of(context: Context, dataflow: Dataflow, /) -> list[Antichain]:
         if path is None:
             continue
         try:
-            upper = context.opened(path).frontier()
+            upper = written_up_to(context.opened(path))
         except TimelyError:  # it is said by the dataflow, when it is to run
             continue
-        if upper != dataflow.domain.minimum_frontier:
+        if upper is not None:
             found.append(upper)
     return found
 
@@ -112,7 +113,7 @@ def _begun_at(context: Context, dataflow: Dataflow, exports: Mapping[str, Export
         except TimelyError:
             continue
         if log.domain.arity == as_of.arity:
-            as_of = as_of.join(log.since())
+            as_of = readable_from([log], as_of)
     return as_of
 
 
@@ -149,8 +150,8 @@ def _facts_of(context: Context, dataflow: Dataflow) -> DataflowFacts:
         path = place.source_of(each, exports)
         try:
             log = context.opened(path)
-            since, upper = log.since(), log.frontier()
-            written = upper != log.domain.minimum_frontier
+            since, upper = readable_from([log], dataflow.domain.minimum_frontier), log.frontier()
+            written = written_up_to(log) is not None
         except LogMissingError:
             if each.export is None:
                 raise
@@ -165,7 +166,7 @@ def _facts_of(context: Context, dataflow: Dataflow) -> DataflowFacts:
         upper_of: Antichain | None = None
         if path_of is not None:
             try:
-                upper_of = context.opened(path_of).frontier()
+                upper_of = written_up_to(context.opened(path_of))
             except LogMissingError:
                 upper_of = None
         outputs.append(ExportFacts(export.id, export.kind, upper_of))

@@ -29,7 +29,7 @@ from spark_timely.dataflow.logs import Sink, check_outputs, existing_logs, open_
 from spark_timely.dataflow.views import Replay
 from spark_timely.errors import InvalidUsageError, LogMissingError, SinceViolationError, TimelyInternalError, shown
 from spark_timely.log.log import open_log
-from spark_timely.spark.base.beginnings import beginning
+from spark_timely.spark.base.beginnings import forgotten_until, readable_from, written_up_to
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from spark_timely.protocol.note import Fence
     from spark_timely.time.domain import TimeDomain
 
-__all__ = ["TaskRunner", "beginning_of", "check_task", "readable_from", "recorded_beginning", "settled"]
+__all__ = ["TaskRunner", "beginning_of", "check_task", "recorded_beginning", "settled"]
 
 _TRIES: Final = 6
 
@@ -103,18 +103,18 @@ class TaskRunner:
         what, at = f"could not create dataflow {dataflow.name!r}", _begins_at(self._node, domain)
         wanted = None if at is None else domain.render_frontier(Antichain.of(at))
         for log in _awaited(self._node, self._logs):  # one turn per import
-            since = readable_from(log)
+            since = readable_from([log], domain.minimum_frontier)
             if at is not None and not since.less_equal(at):
                 shown_since = domain.render_frontier(since)
                 msg = f"{what} as of {wanted}: found since={shown_since} in log {log.path!r}"
                 hint = f"begin as of {shown_since} or later, or say as_of='earliest'"
                 raise SinceViolationError(msg, hint=hint, as_of=wanted, since=shown_since, context={"path": log.path})
         output = self._existing()
-        if output is not None and output.frontier() != domain.minimum_frontier:
+        if output is not None and written_up_to(output) is not None:
             return  # it continues
         said = dataflow.as_of == Antichain.of(at) if at is not None else True
         if self._node.as_of == "earliest":
-            said = dataflow.as_of.less_equal_frontier(_floor(self._node, self._logs, {}))
+            said = dataflow.as_of.less_equal_frontier(_floor(self._node, self._logs, {}, domain))
         if not said:
             found = domain.render_frontier(dataflow.as_of)
             msg = f"{what}: found as_of={found} of a task that begins at {wanted or 'earliest'}"
@@ -289,28 +289,16 @@ def recorded_beginning(log: Log, /) -> Antichain | None:
     return Antichain.of(note.as_of)
 
 
-def readable_from(log: Log, /) -> Antichain:
-    """Return from when on what a log contains is known: its since, and where whoever writes it began.
-
-    Messages of a stream are what they are: of these there are none before.
-
-    Parameters
-    ----------
-    log : Log
-    """
-    begins = beginning(log) if log.kind == "collection" else None
-    return log.since() if begins is None else log.since().join(begins)
-
-
 def _awaited(node: TaskNode, logs: Mapping[str, Log]) -> list[Log]:
     return [logs[name] for name, how in node.reads if how != "newest"]
 
 
-def _floor(node: TaskNode, logs: Mapping[str, Log], unwritten: Mapping[str, Antichain]) -> Antichain:
+def _floor(
+    node: TaskNode, logs: Mapping[str, Log], unwritten: Mapping[str, Antichain], domain: TimeDomain
+) -> Antichain:
     """Return the least time as of which all logs that a task waits for can be read."""
-    found = [readable_from(log) for log in _awaited(node, logs)]
-    found += [unwritten[name] for name, how in node.reads if how != "newest" and name in unwritten]
-    return reduce(Antichain.join, found)
+    found = [unwritten[name] for name, how in node.reads if how != "newest" and name in unwritten]
+    return reduce(Antichain.join, found, readable_from(_awaited(node, logs), domain.minimum_frontier))
 
 
 def settled(
@@ -336,11 +324,11 @@ def settled(
     """
     if node.as_of not in ("earliest", "latest"):
         return node
-    awaited, floor = _awaited(node, logs), _floor(node, logs, unwritten)
+    awaited, floor = _awaited(node, logs), _floor(node, logs, unwritten, domain)
     complete = reduce(Antichain.meet, (log.frontier() for log in awaited))
     if node.as_of == "latest" and not complete.is_empty and not complete.less_equal(domain.minimum):
         floor = floor.join(stepped_back(complete, domain))
-    elif floor == reduce(Antichain.join, (log.since() for log in awaited)):
+    elif floor == reduce(Antichain.join, filter(None, map(forgotten_until, awaited)), domain.minimum_frontier):
         return node
     begins: Any = domain.time_to_json(floor.elements[0])
     return replace(node, as_of=begins)
@@ -365,11 +353,11 @@ def beginning_of(node: TaskNode, logs: Mapping[str, Log], output: Log | None, do
         What was recorded, as long as the output has not passed it (rule 2 of `spark_timely.compute.as_of`); then the
         time before its upper. Of a task that has not begun, the time that it is to begin at.
     """
-    least = domain.minimum_frontier
     recorded = None if output is None else recorded_beginning(output)
     if recorded is not None:
         return recorded
-    if output is not None and output.frontier() != least:
-        return least if output.frontier().is_empty else stepped_back(output.frontier(), domain)
+    upper = None if output is None else written_up_to(output)
+    if upper is not None:
+        return domain.minimum_frontier if upper.is_empty else stepped_back(upper, domain)
     at = _begins_at(node, domain)
-    return _floor(node, logs, {}) if at is None else Antichain.of(at)
+    return _floor(node, logs, {}, domain) if at is None else Antichain.of(at)

@@ -171,6 +171,8 @@ class Arrangements:
             unless given.
         """
         log, files = self._logs[leaf.path], self._files[leaf.path]()
+        # A log of the dataflow's own is read as it is, with another least time than the plan may know.
+        leaf = replace(leaf, domain=log.domain)
         least = leaf.domain.minimum_frontier
         spine = self._current(look, leaf, log)
         upper = least if spine is None or spine.upper is None else Antichain.of(spine.upper)

@@ -39,30 +39,28 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.dataflow.engine.arranged import Arrangements, Indexing
-from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES, Files, cut_range, paths_of
+from spark_timely.dataflow.engine.beginnings import Beginnings, check_whole, first_end
+from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES, Files, cut_range
 from spark_timely.dataflow.engine.inputs import Inputs, other_log
 from spark_timely.dataflow.engine.outputs import Outputs, note_of, passes
 from spark_timely.dataflow.engine.tasks import Before, OutputPlan, Task, TaskResult
 from spark_timely.dataflow.engine.tracking import Tracking
-from spark_timely.dataflow.logs import Sink, least_time, open_logs, refreshed
-from spark_timely.dataflow.remembered import Look, looks_of, remembers
-from spark_timely.dataflow.views import Replay, leaves_of
-from spark_timely.errors import CanceledError, DataLossError, LogMissingError, SinceViolationError, TimelyError
+from spark_timely.dataflow.logs import Sink, open_logs, refreshed
+from spark_timely.dataflow.remembered import Look, looks_of
+from spark_timely.dataflow.views import leaves_of
+from spark_timely.errors import CanceledError, DataLossError, LogMissingError, TimelyError
 from spark_timely.log import Log
 from spark_timely.log.commit import discard_job, discard_refused
 from spark_timely.log.files.parquet import new_job
 from spark_timely.log.log import open_log
-from spark_timely.log.machine.since import may_read, needed_from
+from spark_timely.log.machine.since import may_read
 from spark_timely.protocol.note import OutputNote
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark.base.beginnings import beginning
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import unique_times
 
 if TYPE_CHECKING:
-    from spark_timely.dataflow.delays import BoundDelay
     from spark_timely.log.machine.state import DataFile, StreamState
-    from spark_timely.time.arrays import IntArray
 
     Ready = tuple[Sink, StreamState, Antichain]
 
@@ -74,7 +72,6 @@ __all__ = [
     "Engine",
     "RunTasks",
     "advance_all",
-    "check_whole",
     "is_cancelled",
     "rest_of",
     "steps_after",
@@ -240,8 +237,9 @@ class Engine:
         own = {sink.path for sink in sinks}
         self._inputs = list(leaves)
         self._own_inputs = [path for path in leaves if path in own]
+        self._beginnings = Beginnings(sinks, self._logs)
         # The logs of operators over all history are read as their state: how is known by their path.
-        self._own = {sink: _own(sink) for sink in sinks if remembers(sink.view) is not None}
+        self._own = self._beginnings.own
         read = dict.fromkeys([*leaves, *(leaf.path for leaf in self._own.values())])
         self._files = {path: files_of(self._logs[path]) for path in read}
         self._tracking = Tracking(name, sinks)
@@ -411,19 +409,14 @@ class Engine:
             return
         needed: dict[str, Antichain] = {}
         for sink, state in self._states.items():  # one turn per output and way from a log
-            for leaf, delays in paths_of(sink.view):
-                log, at = self._logs[leaf.path], _before(leaf, delays, state.frontier)
-                mine = needed_from(log.kind, at, leaf.domain.minimum)
-                if not may_read(log.since(), mine):
-                    if self._beginning(sink, state) is None:
-                        continue  # it is refused for good (`_check_since`): to keep the log for it would be for nothing
+            for need in self._beginnings.needs(sink, state, state.frontier):
+                path, mine, since = need.leaf.path, need.needed, self._logs[need.leaf.path].since()
+                if path != sink.path and not may_read(since, mine):
+                    if self._beginnings.later(sink, state) is None:
+                        continue  # it is refused for good (`check_since`): to keep the log for it would be for nothing
                     # An output that begins where its inputs are.
-                    mine = log.since()
-                needed[leaf.path] = mine.meet(needed[leaf.path]) if leaf.path in needed else mine
-            own = self._own.get(sink)
-            if own is not None:
-                mine = _state_needs(sink, own, state)
-                needed[own.path] = mine.meet(needed[own.path]) if own.path in needed else mine
+                    mine = since
+                needed[path] = mine.meet(needed[path]) if path in needed else mine
         owner = f"dataflow {self.name}"
         for path, antichain in needed.items():  # one turn per input
             if path in self._unretained:
@@ -467,8 +460,10 @@ class Engine:
                 continue
             upper = self._tracking.frontier(sink)
             if state.frontier.less_equal_frontier(upper):
-                begins = self._beginning(sink, state)
-                if begins is not None and not _first_end(sink, begins).less_equal_frontier(upper):
+                if self._beginnings.waits(sink, state):
+                    continue
+                begins = self._beginnings.later(sink, state)
+                if begins is not None and not first_end(sink, begins).less_equal_frontier(upper):
                     continue  # waits until its inputs are so far
                 if upper != state.frontier:
                     found.append((sink, state, upper))
@@ -560,7 +555,7 @@ class Engine:
                 self._outputs.fail(sink, state, failed)
                 continue
             told, n_dead = self._told(mine), sum(file.n_rows for file in files if file.event == "dead")
-            begins = self._said_to_begin(sink, state, step)
+            begins = self._beginnings.said(sink, state, step.begins)
             after = self._append(sink, state, files, step.upper, OutputNote(inputs[sink], told, begins=begins))
             if after is not None and begins is not None:
                 self._forget_before(sink, after)
@@ -590,14 +585,6 @@ class Engine:
         else:
             self._together = 1  # what was thrown away was computed for nothing
         return done
-
-    @staticmethod
-    def _said_to_begin(sink: Sink, state: StreamState, step: _Planned) -> tuple[tuple[int, ...], ...] | None:
-        """Return where an output begins, in its first step: what its inputs have forgotten, or it was moved past."""
-        if step.begins is not None:
-            return step.begins.elements
-        begins_later = note_of(state, sink).upper is None and not state.frontier.less_equal(least_time(sink.view))
-        return state.frontier.elements if begins_later else None
 
     def _forget_before(self, sink: Sink, state: StreamState) -> None:
         """Say of an output that begins later that it cannot be read as of a time before that: nothing is there.
@@ -661,12 +648,12 @@ class Engine:
             left = []
             for sink, state, lower, upper in waiting:  # one turn per output
                 try:
-                    begins = self._beginning(sink, state)
+                    begins = self._beginnings.later(sink, state)
                     if begins is not None:
                         # As any step, but that nothing of the range is left: or of updates their sum.
                         check_whole([sink], self._logs)
-                        self._say_beginning(sink, begins)
-                        end, whole = _first_end(sink, begins), list[Task]()
+                        self._beginnings.say(sink, begins)
+                        end, whole = first_end(sink, begins), list[Task]()
                         if end != begins:
                             _, _, whole = cut_range(
                                 sink.view,
@@ -686,7 +673,7 @@ class Engine:
                         continue
                     if note_of(state, sink).upper is None:
                         check_whole([sink], self._logs)
-                    self._check_since(sink, state, lower)
+                    self._beginnings.check_since(sink, state, lower)
                     self._check_alone(sink)
                     end, size, pieces = cut_range(
                         sink.view,
@@ -728,35 +715,6 @@ class Engine:
             )  # fmt: skip
         return plans[sink]
 
-    def _beginning(self, sink: Sink, state: StreamState) -> Antichain | None:
-        """Return where an output begins that is to begin later, or whose inputs have forgotten; None for any other.
-
-        Events begin after the last time to which anything that is forgotten would have gone: what it holds is whole.
-        Updates begin where those at since go, which stand for all before them.
-        """
-        domain = sink.view.domain
-        if note_of(state, sink).upper is not None or state.frontier != domain.minimum_frontier or domain.arity > 1:
-            return None
-        begins: list[Antichain] = []
-        if sink.as_of is not None and sink.view.updates and sink.as_of > domain.minimum[0]:
-            begins.append(Antichain.of(sink.as_of))
-        for leaf, delays in paths_of(sink.view):  # one turn per way from a log
-            ((since,),) = self._logs[leaf.path].since().elements
-            if since == leaf.domain.minimum[0]:
-                continue
-            # The last time of which anything is forgotten: of updates, at since stands all that was before it too.
-            lost = since if leaf.updates else since - 1
-            at: IntArray = np.array([[lost]], np.int64)
-            goes = True
-            for delay in delays:
-                at, fits = delay.forward(at)
-                goes = goes and bool(fits[0])
-            if goes:
-                time = int(at[0, 0])
-                begins.append(Antichain.of(time) if sink.view.updates else domain.successors(time))
-        # The last of them: the end of all times is after any.
-        return max(begins, key=lambda each: each.elements or ((1 << 64,),), default=None)
-
     def _check_alone(self, sink: Sink) -> None:
         """Refuse a state that others write into: what they say would be taken for what the operator gave."""
         log = self._logs[sink.path]
@@ -772,40 +730,6 @@ class Engine:
                 "all of the log that it writes",
                 context={"path": sink.path, "streams": ", ".join(others)},
             )
-
-    def _say_beginning(self, sink: Sink, begins: Antichain) -> None:
-        if sink.as_of is not None and begins == Antichain.of(sink.as_of):
-            return
-        sinces = {path: log.since() for path, log in self._logs.items() if path in self._from.below[sink]}
-        said = {path: self._logs[path].domain.render_frontier(since) for path, since in sinces.items()}
-        at = sink.view.domain.render_frontier(begins)
-        _log.warning("output %r begins at %s: its inputs have forgotten what is before since=%s", sink.name, at, said)
-
-    def _check_since(self, sink: Sink, state: StreamState, lower: Antichain) -> None:
-        """Refuse a step that needs what an input, or its own state, has forgotten: rows would be missed or be wrong."""
-        needs: list[tuple[Replay, Antichain, Antichain]] = []
-        for leaf, delays in paths_of(sink.view):  # one turn per way from a log
-            at = _before(leaf, delays, lower)
-            needs.append((leaf, at, needed_from(leaf.log_kind, at, leaf.domain.minimum)))
-        own = self._own.get(sink)
-        if own is not None:
-            needs.append((own, lower, _state_needs(sink, own, state)))
-        for leaf, at, needed in needs:
-            log = self._logs[leaf.path]
-            if not may_read(log.since(), needed):
-                since, wanted = (leaf.domain.render_frontier(each) for each in (log.since(), at))
-                msg = (
-                    f"could not continue at operator {sink.name!r}: found since={since} in log {leaf.path!r}, of which "
-                    f"it needs what is from {wanted} on"
-                )
-                raise SinceViolationError(
-                    msg,
-                    hint="remove the output, or capture into another log, which begins where the input has all that it "
-                    "needs; to keep what a dataflow needs, retain it",
-                    as_of=wanted,
-                    since=since,
-                    context={"path": leaf.path, "operator": sink.name},
-                )
 
     def _throw_away(
         self,
@@ -885,100 +809,6 @@ class Engine:
         return {**told, "dead": dead} if dead else told
 
 
-def _first_end(sink: Sink, begins: Antichain) -> Antichain:
-    """Return where the first step ends of an output whose inputs have forgotten their beginning.
-
-    Events begin there, whole. Updates add up to what is there: all up to that time stand at it.
-    """
-    return sink.view.domain.successors(begins.elements[0]) if sink.view.updates and begins.elements else begins
-
-
-def check_whole(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
-    """Refuse outputs that have not begun, need all events from the beginning on, and whose inputs have not all of them.
-
-    Those are what operators over all history remember, and collections that are made of events.
-
-    Parameters
-    ----------
-    sinks : sequence of Sink
-    logs : mapping of str to Log
-        By path: all that are read or written.
-
-    Raises
-    ------
-    SinceViolationError
-    """
-    for sink in sinks:  # one turn per output
-        view = remembers(sink.view)
-        needs_all = sink.is_whole if view is None else view.operator.looks_back is None
-        if not needs_all or _has_begun(sink, logs):
-            continue
-        found = _with_gap(sink, {other.path: other for other in sinks}, logs)
-        if found is None:
-            continue
-        leaf, begins = found
-        name = sink.view.name if view is None else view.name
-        least, since = (leaf.domain.render_frontier(each) for each in (leaf.domain.minimum_frontier, begins))
-        # Without the since, of a copy of a log with times of other types: in which times it begins is not known.
-        gap = f"since={since} in" if begins != leaf.domain.minimum_frontier else "a copy of a log that had forgotten,"
-        msg = (
-            f"could not begin operator {name!r}: found {gap} log {leaf.path!r}, of which it needs all messages from "
-            "the beginning on"
-        )
-        raise SinceViolationError(
-            msg,
-            hint="begin from a log that has not forgotten, or from a collection, which forgets times, not contents",
-            as_of=least,
-            since=since,
-            context={"path": leaf.path, "operator": name},
-        )
-
-
-def _has_begun(sink: Sink, logs: Mapping[str, Log]) -> bool:
-    state = logs[sink.path].stream(sink.stream)
-    return state is not None and state.frontier != sink.view.domain.minimum_frontier
-
-
-def _with_gap(sink: Sink, written: Mapping[str, Sink], logs: Mapping[str, Log]) -> tuple[Replay, Antichain] | None:
-    """Return a log of events below an output that has not all of them, and from when on it has; None if there is none.
-
-    A log that a dataflow or a query wrote, or a dataflow will write, from one that had forgotten has them no more than
-    that one.
-    """
-    for leaf, _ in paths_of(sink.view):  # one turn per way from a log
-        if leaf.updates:
-            continue
-        begins = beginning(logs[leaf.path])
-        if begins is not None:
-            return leaf, begins
-        own = written.get(leaf.path)
-        found = None if own is None or _has_begun(own, logs) else _with_gap(own, written, logs)
-        if found is not None:
-            return found
-    return None
-
-
-def _state_needs(sink: Sink, own: Replay, state: StreamState) -> Antichain:
-    """Return what the state of an operator over all history needs to be read as of its frontier."""
-    frontier = state.frontier
-    if own.updates:
-        return needed_from("collection", frontier, own.domain.minimum)
-    view = remembers(sink.view)
-    back = None if view is None else view.operator.looks_back
-    if back is None or not frontier.elements:
-        return frontier if not frontier.elements else own.domain.minimum_frontier
-    ((time,),) = frontier.elements
-    needed = Antichain.of(max(time - back, own.domain.minimum[0]))
-    begins = note_of(state, sink).begins
-    return needed if begins is None else needed.join(Antichain.from_times(begins, 1))
-
-
-def _own(sink: Sink) -> Replay:
-    """Return an output's log as it is read."""
-    view = sink.view
-    return Replay(sink.name, view.domain, view.schema, (), sink.path, view.rows_kind)
-
-
 class Retained(Protocol):
     """What keeps a log for a consumer: `spark_timely.datasource.retaining.RetainedPosition` is one."""
 
@@ -987,13 +817,6 @@ class Retained(Protocol):
 
     def end(self) -> None:
         """Stop renewing."""
-
-
-def _before(leaf: Replay, delays: Sequence[BoundDelay], frontier: Antichain) -> Antichain:
-    """Return which times of a log go beyond a frontier behind some delays."""
-    for delay in reversed(delays):
-        frontier = delay.back(frontier)
-    return frontier.join(leaf.domain.minimum_frontier)  # before which nothing is
 
 
 def _may_not_wait(note: OutputNote) -> bool:

@@ -98,7 +98,7 @@ class Before:
     Attributes
     ----------
     leaf : Replay
-        How the log is read.
+        How the log is read, with the least time that it has itself.
     whole : tuple of Share
         All of it.
     index : Index or None
@@ -378,9 +378,10 @@ class Lookups:
         if at is None or look is None:
             msg = f"output {self._output.name!r} looks into a log by {key!r}, and the plan of its task has none"
             raise TimelyInternalError(msg)
+        before = self._task.before[look]
+        at = before.leaf
         if not keys.num_rows or lo == at.domain.minimum_frontier:
             return held_of(at, at.empty().select([*at.carried, *columns]), columns)
-        before = self._task.before[look]
         wanted = KeySet(keys, key)
         for index in _states(before.index, lo):  # as planned; as it is now
             try:

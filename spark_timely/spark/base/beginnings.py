@@ -10,7 +10,7 @@ has the offsets of its sources there, and that of a ``timely`` source says from 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -70,6 +70,68 @@ def beginning(log: Log, /, streams: Collection[str] | None = None) -> Antichain 
     for each in found:  # one turn per stream
         least = least.join(each)
     return least
+
+
+def forgotten_until(log: Log, /) -> Antichain | None:
+    """Return the since of a log; None where nothing is forgotten: it is the log's own minimum.
+
+    Logs that have forgotten nothing can be read together as of any time, whatever their minimums are.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from spark_timely.log import MemoryLog
+    >>> print(forgotten_until(MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(5,))))
+    None
+    """
+    since = log.since()
+    return None if since == log.domain.minimum_frontier else since
+
+
+def readable_from(logs: Iterable[Log], least: Antichain, /) -> Antichain:
+    """Return from when on what logs contain is known: their sinces, and where whoever writes a collection began.
+
+    Messages of a stream are what they are: of these there are none before.
+
+    Parameters
+    ----------
+    logs : iterable of Log
+    least : Antichain
+        From when on, where none of them has forgotten anything.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from spark_timely.log import MemoryLog
+    >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(5,))
+    >>> readable_from([log], Antichain.of(0))
+    Antichain.of(0)
+    """
+    for log in logs:  # one turn per log
+        begins = beginning(log) if log.kind == "collection" else forgotten_until(log)
+        least = least if begins is None else least.join(begins)
+    return least
+
+
+def written_up_to(log: Log, /) -> Antichain | None:
+    """Return how far a log is written; None where nothing is: its frontier is its own minimum.
+
+    That may be later than the minimum of the logs that it is made from, as behind a delay.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from spark_timely.log import MemoryLog
+    >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(2,))
+    >>> print(written_up_to(log))
+    None
+    >>> log.writer(owner="me").append(pa.table({"_time": [3], "v": [1]}), advance_to=7).state.seq
+    1
+    >>> written_up_to(log)
+    Antichain.of(7)
+    """
+    upper = log.frontier()
+    return None if upper == log.domain.minimum_frontier else upper
 
 
 def beginning_of_sources(source: str, domain: TimeDomain, /) -> Antichain | None:

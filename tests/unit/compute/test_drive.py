@@ -26,7 +26,7 @@ from spark_timely.errors import (
     TimelyError,
     WaitTimeoutError,
 )
-from spark_timely.log.log import open_log
+from spark_timely.log.log import create_log, open_log
 from spark_timely.time.antichain import Antichain
 from tests.unit.compute.instances import TOTALS, append, handle, orders, rows, tasks, working
 
@@ -97,6 +97,27 @@ def test_what_is_maintained_is_there_after_a_restart(tmp_path: Path, log: Any) -
         instance.drop("totals")
     with handle(tmp_path / "instance") as instance:
         assert instance.show("exports").num_rows == 0
+
+
+def test_an_index_of_logs_that_begin_at_different_times(tmp_path: Path) -> None:
+    logs = {
+        name: create_log(tmp_path / name, pa.schema([("k", pa.int64())]), minimum=(least,), kind="collection")
+        for name, least in (("later", 3), ("first", -4))
+    }
+    writers = {name: log.writer(owner="test") for name, log in logs.items()}
+    writers["first"].append(pa.table({"_time": [-4, 0], "_diff": [1, 1], "k": [1, 1]}), advance_to=3)
+    writers["later"].advance([4])
+    view = "SELECT k, count(*) AS n FROM (SELECT k FROM later UNION ALL SELECT k FROM first) GROUP BY k"
+    with handle(tmp_path / "instance") as instance:
+        instance.index("counts", view, imports={name: log.path for name, log in logs.items()}, key="k")
+        assert instance.await_frontier("counts", 2) == Antichain.of(3)
+    writers["later"].append(pa.table({"_time": [4], "_diff": [1], "k": [1]}), advance_to=6)
+    writers["first"].append(pa.table({"_time": [3, 5], "_diff": [1, -1], "k": [1, 1]}), advance_to=6)
+    with handle(tmp_path / "instance") as instance:
+        assert instance.await_frontier("counts", 5) == Antichain.of(6)
+        assert [rows(instance.peek("counts", at=time, keys={"k": [1]})) for time in (3, 4, 5)] == [
+            [(1, 3, 1)], [(1, 4, 1)], [(1, 3, 1)]
+        ]  # fmt: skip
 
 
 def test_id_that_was_dropped_may_be_made_again_from_something(tmp_path: Path, log: Any) -> None:

@@ -1,0 +1,270 @@
+"""Where outputs begin, and what is before: of logs that have forgotten, of delays, of a dataflow's as_of.
+
+Invariants
+----------
+1. A log is asked, not a plan: it has a minimum of its own, which may be later than that of the logs that it is made
+   from, as behind a delay, or earlier, as where a person made it or other outputs are in it. What it has forgotten, and
+   where what is in it begins, is in its since and in the notes of its streams.
+2. An output has begun once it took a step: then a note has its upper. It takes its first step after the outputs that
+   it reads.
+3. Events begin after the last time to which anything that is forgotten would have gone: what an output holds is whole.
+   Updates begin where those at since go, which stand for all before them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spark_timely.dataflow.engine.cutting import paths_of
+from spark_timely.dataflow.engine.outputs import note_of
+from spark_timely.dataflow.logs import least_time
+from spark_timely.dataflow.remembered import remembers
+from spark_timely.dataflow.views import Replay, leaves_of
+from spark_timely.errors import SinceViolationError
+from spark_timely.log.machine.since import may_read, needed_from
+from spark_timely.spark.base.beginnings import beginning
+from spark_timely.time.antichain import Antichain
+
+if TYPE_CHECKING:
+    from spark_timely.dataflow.logs import Sink
+    from spark_timely.log import Log
+    from spark_timely.log.machine.state import StreamState
+    from spark_timely.time.arrays import IntArray
+
+__all__ = ["Beginnings", "Need", "check_whole", "first_end"]
+
+_log = logging.getLogger("spark_timely.dataflow")
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a step of an output needs of a log.
+
+    Attributes
+    ----------
+    leaf : Replay
+        How the log is read.
+    at : Antichain
+        From when on.
+    needed : Antichain
+        Times at and beyond it must be told apart: see `spark_timely.log.machine.since`.
+    """
+
+    leaf: Replay
+    at: Antichain
+    needed: Antichain
+
+
+class Beginnings:
+    """Where the outputs of a dataflow begin, and what they need of the logs that they read.
+
+    Parameters
+    ----------
+    sinks : sequence of Sink
+    logs : mapping of str to Log
+        By path: all that are read or written.
+
+    Attributes
+    ----------
+    own : dict of Sink to Replay
+        Outputs that are the state of an operator over all history, and how their logs are read.
+    """
+
+    def __init__(self, sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
+        self._logs = logs
+        self._written: dict[str, list[Sink]] = {}
+        for sink in sinks:
+            self._written.setdefault(sink.path, []).append(sink)
+        self.own = {sink: _own(sink, logs[sink.path]) for sink in sinks if remembers(sink.view) is not None}
+
+    def needs(self, sink: Sink, state: StreamState, lower: Antichain) -> list[Need]:
+        """Return what a step of an output from `lower` on needs: of each way from a log, and of its own state."""
+        found = []
+        for leaf, delays in paths_of(sink.view):  # one turn per way from a log
+            log = self._logs[leaf.path]
+            at = lower
+            for delay in reversed(delays):
+                at = delay.back(at)
+            at = at.join(log.domain.minimum_frontier)  # before which nothing is
+            found.append(Need(leaf, at, needed_from(log.kind, at, log.domain.minimum)))
+        if sink in self.own:
+            found.append(Need(self.own[sink], lower, self._state_needs(sink, state)))
+        return found
+
+    def _state_needs(self, sink: Sink, state: StreamState) -> Antichain:
+        """Return what the state of an operator over all history needs to be read as of its frontier."""
+        log, frontier = self._logs[sink.path], state.frontier
+        if self.own[sink].updates:
+            return needed_from("collection", frontier, log.domain.minimum)
+        view = remembers(sink.view)
+        back = None if view is None else view.operator.looks_back
+        if back is None or not frontier.elements:
+            return frontier if not frontier.elements else log.domain.minimum_frontier
+        ((time,),) = frontier.elements
+        needed = Antichain.of(max(time - back, log.domain.minimum[0]))
+        begins = note_of(state, sink).begins
+        return needed if begins is None else needed.join(Antichain.from_times(begins, 1))
+
+    def waits(self, sink: Sink, state: StreamState) -> bool:
+        """Return whether an output may not begin before another one that it reads has begun (invariant 2)."""
+        return not _has_begun(sink, state) and any(
+            not _has_begun(other, self._logs[other.path].stream(other.stream))
+            for leaf in leaves_of(sink.view)
+            for other in self._written.get(leaf.path, ())
+        )
+
+    def later(self, sink: Sink, state: StreamState) -> Antichain | None:
+        """Return where an output begins that is to begin later, or whose inputs have forgotten; None for any other.
+
+        Also None for one that has begun, or was moved past its least time by hand, where it then begins.
+        """
+        domain, (least, *others) = sink.view.domain, least_time(sink.view)
+        if _has_begun(sink, state) or others or not state.frontier.less_equal((least,)):
+            return None
+        begins: list[Antichain] = []
+        if sink.as_of is not None and sink.view.updates and sink.as_of > least:
+            begins.append(Antichain.of(sink.as_of))
+        for leaf, delays in paths_of(sink.view):  # one turn per way from a log
+            since = beginning(self._logs[leaf.path])
+            if since is None or since == self._logs[leaf.path].domain.minimum_frontier:
+                continue
+            ((time,),) = since.elements
+            # The last time of which anything is forgotten: of updates, at since stands all that was before it too.
+            at: IntArray = np.array([[time if leaf.updates else time - 1]], np.int64)
+            goes = True
+            for delay in delays:
+                at, fits = delay.forward(at)
+                goes = goes and bool(fits[0])
+            if goes:
+                lost = int(at[0, 0])
+                begins.append(Antichain.of(lost) if sink.view.updates else domain.successors(lost))
+        # The last of them: the end of all times is after any.
+        return max(begins, key=lambda each: each.elements or ((1 << 64,),), default=None)
+
+    def say(self, sink: Sink, begins: Antichain) -> None:
+        """Warn that an output begins later than its inputs did, where it was not asked to."""
+        if sink.as_of is not None and begins == Antichain.of(sink.as_of):
+            return
+        logs = {leaf.path: self._logs[leaf.path] for leaf in leaves_of(sink.view)}
+        said = {path: log.domain.render_frontier(log.since()) for path, log in logs.items()}
+        at = sink.view.domain.render_frontier(begins)
+        _log.warning("output %r begins at %s: its inputs have forgotten what is before since=%s", sink.name, at, said)
+
+    def said(self, sink: Sink, state: StreamState, begins: Antichain | None) -> tuple[tuple[int, ...], ...] | None:
+        """Return what the note of an output's first step says of where it begins; None where it has all.
+
+        That is what its inputs have forgotten, or what it was moved past by hand.
+        """
+        if begins is not None:
+            return begins.elements
+        moved = not _has_begun(sink, state) and not state.frontier.less_equal(least_time(sink.view))
+        return state.frontier.elements if moved else None
+
+    def check_since(self, sink: Sink, state: StreamState, lower: Antichain) -> None:
+        """Refuse a step that needs what an input, or its own state, has forgotten: rows would be missed or be wrong.
+
+        Raises
+        ------
+        SinceViolationError
+        """
+        for need in self.needs(sink, state, lower):  # one turn per way from a log
+            log, leaf = self._logs[need.leaf.path], need.leaf
+            if not may_read(log.since(), need.needed):
+                since, wanted = (leaf.domain.render_frontier(each) for each in (log.since(), need.at))
+                msg = (
+                    f"could not continue at operator {sink.name!r}: found since={since} in log {leaf.path!r}, of which "
+                    f"it needs what is from {wanted} on"
+                )
+                raise SinceViolationError(
+                    msg,
+                    hint="remove the output, or capture into another log, which begins where the input has all that it "
+                    "needs; to keep what a dataflow needs, retain it",
+                    as_of=wanted,
+                    since=since,
+                    context={"path": leaf.path, "operator": sink.name},
+                )
+
+
+def first_end(sink: Sink, begins: Antichain) -> Antichain:
+    """Return where the first step ends of an output whose inputs have forgotten their beginning.
+
+    Events begin there, whole. Updates add up to what is there: all up to that time stand at it.
+    """
+    return sink.view.domain.successors(begins.elements[0]) if sink.view.updates and begins.elements else begins
+
+
+def check_whole(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
+    """Refuse outputs that have not begun, need all events from the beginning on, and whose inputs have not all of them.
+
+    Those are what operators over all history remember, and collections that are made of events.
+
+    Parameters
+    ----------
+    sinks : sequence of Sink
+    logs : mapping of str to Log
+        By path: all that are read or written.
+
+    Raises
+    ------
+    SinceViolationError
+    """
+    for sink in sinks:  # one turn per output
+        view = remembers(sink.view)
+        needs_all = sink.is_whole if view is None else view.operator.looks_back is None
+        if not needs_all or _has_begun(sink, logs[sink.path].stream(sink.stream)):
+            continue
+        found = _with_gap(sink, {other.path: other for other in sinks}, logs)
+        if found is None:
+            continue
+        leaf, begins = found
+        name, least = sink.view.name if view is None else view.name, logs[leaf.path].domain.minimum_frontier
+        first, since = (leaf.domain.render_frontier(each) for each in (least, begins))
+        # Without the since, of a copy of a log with times of other types: in which times it begins is not known.
+        gap = f"since={since} in" if begins != least else "a copy of a log that had forgotten,"
+        msg = (
+            f"could not begin operator {name!r}: found {gap} log {leaf.path!r}, of which it needs all messages from "
+            "the beginning on"
+        )
+        raise SinceViolationError(
+            msg,
+            hint="begin from a log that has not forgotten, or from a collection, which forgets times, not contents",
+            as_of=first,
+            since=since,
+            context={"path": leaf.path, "operator": name},
+        )
+
+
+def _has_begun(sink: Sink, state: StreamState | None) -> bool:
+    """Whether an output took a step (invariant 2)."""
+    return note_of(state, sink).upper is not None
+
+
+def _with_gap(sink: Sink, written: Mapping[str, Sink], logs: Mapping[str, Log]) -> tuple[Replay, Antichain] | None:
+    """Return a log of events below an output that has not all of them, and from when on it has; None if there is none.
+
+    A log that a dataflow or a query wrote, or a dataflow will write, from one that had forgotten has them no more than
+    that one.
+    """
+    for leaf, _ in paths_of(sink.view):  # one turn per way from a log
+        if leaf.updates:
+            continue
+        log = logs[leaf.path]
+        begins = beginning(log)
+        if begins is not None:
+            return leaf, begins
+        own = written.get(leaf.path)
+        found = None if own is None or _has_begun(own, log.stream(own.stream)) else _with_gap(own, written, logs)
+        if found is not None:
+            return found
+    return None
+
+
+def _own(sink: Sink, log: Log) -> Replay:
+    """Return an output's log as it is read."""
+    view = sink.view
+    return Replay(sink.name, log.domain, view.schema, (), sink.path, view.rows_kind)
