@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.dataflow.history.keys import one_zero
-from spark_timely.errors import MultiplicityOverflowError, NegativeMultiplicityError, TimelyError, shown
+from spark_timely.log.contents import refusal
 from spark_timely.log.reader import exact_sums
 from spark_timely.time.arrays import run_starts
 
@@ -130,7 +130,8 @@ row={'v': 'a'} with count=-2 — hint: ...
         first = int(np.flatnonzero(wrong)[0])
         stop = int(starts[first + 1]) if first + 1 < starts.shape[0] else order.shape[0]
         mine = ordered[starts[first] : stop]
-        raise _refused(path, rows.slice(int(order[starts[first]]), 1), _exact(mine))
+        attempt = f"peek log {path!r}"
+        raise refusal(attempt, rows.slice(int(order[starts[first]]), 1), _exact(mine))
     kept = sums != 0
     return with_counts(rows.take(pa.array(order[starts[kept]])), sums[kept])
 
@@ -138,13 +139,3 @@ row={'v': 'a'} with count=-2 — hint: ...
 def _exact(diffs: npt.NDArray[np.int64]) -> int:
     """Return the sum of diffs, however large."""
     return (int((diffs >> 32).sum()) << 32) + int((diffs & 0xFFFFFFFF).sum())
-
-
-def _refused(path: str, row: pa.Table, count: int) -> TimelyError:
-    (found,) = row.to_pylist()
-    msg = f"could not peek log {path!r}: found row={shown(found)} with count={count}"
-    if count < 0:
-        hint = "verify the capture: it retracts a row that it never added"
-        return NegativeMultiplicityError(msg, hint=hint, data=shown(found), diff=count)
-    hint = "correct what was captured: a row is contained at most 2^63 − 1 times"
-    return MultiplicityOverflowError(msg, hint=hint, data=shown(found), diff=count)

@@ -45,6 +45,7 @@ from spark_timely.errors import (
     TimelyError,
     described,
 )
+from spark_timely.log.contents import check_contents
 from spark_timely.log.cut import Cut, entry_of
 from spark_timely.log.files.parquet import open_parquet, read_file, side_by_side
 from spark_timely.log.log import Log, MemoryLog, open_log
@@ -106,6 +107,11 @@ def read_interval(log: Log, course: Course, interval: Interval) -> pa.Table:
     pyarrow.Table
         Times, `_diff` and the payload.
 
+    Raises
+    ------
+    NegativeMultiplicityError
+        If the contents at the course's origin are among them, and have a row fewer than zero times.
+
     Notes
     -----
     Cost: the files that may hold such times, of large ones the row groups, and a hash and a sort of their rows. Memory
@@ -156,6 +162,10 @@ def read_interval(log: Log, course: Course, interval: Interval) -> pa.Table:
                 found = consolidate_updates(pa.concat_tables([found, *waiting]), rows, DIFF).select(names)
                 waiting, n_waiting = [], 0
     found = consolidate_updates(pa.concat_tables([found, *waiting]), rows, DIFF)
+    # What is moved up to the origin, or was there, are the contents at it.
+    contents = (domain.from_columns(found) == origin).all(axis=1)
+    diffs = np.asarray(found[DIFF].to_numpy(), np.int64)
+    check_contents(f"subscribe to log {log.path!r}", found.select(form.payload.names), diffs, contents)
     return ordered_by_time(found.select(names), domain.columns)
 
 

@@ -24,15 +24,13 @@ import pyarrow.compute as pc
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.errors import (
     InvalidUsageError,
-    MultiplicityOverflowError,
-    NegativeMultiplicityError,
     NotBeyondError,
     SchemaMismatchError,
     SinceViolationError,
-    TimelyError,
     shown,
 )
 from spark_timely.log.arguments import check_text, check_whole, names_of
+from spark_timely.log.contents import check_contents, refusal
 from spark_timely.log.files.parquet import read_file, side_by_side
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.history import History
@@ -420,11 +418,8 @@ def snapshot_of(log: CaptureLog, time: TimeLike) -> pa.Table:
         added = table.filter(pa.array(keep)).select(names)
         found, beyond = _consolidated(pa.concat_tables([found, beyond, added]), form.payload, "_diff")
     if beyond.num_rows:
-        raise _refused(log, beyond.slice(0, 1), _total(beyond, form.payload))
-    negative = pc.less(found["_diff"], 0)
-    if found.num_rows and pc.any(negative).as_py():
-        row = found.filter(negative).slice(0, 1)
-        raise _refused(log, row, row["_diff"][0].as_py())
+        raise refusal(what, beyond.slice(0, 1).select(form.payload.names), _total(beyond, form.payload))
+    check_contents(what, found.select(form.payload.names), np.asarray(found["_diff"].to_numpy(), np.int64))
     return found
 
 
@@ -434,13 +429,3 @@ def _total(updates: pa.Table, payload: pa.Schema) -> int:
     equal = (hashes == hashes[0]).all(axis=1)
     diffs = np.asarray(updates["_diff"].to_numpy(), np.int64)[equal]
     return (int((diffs >> 32).sum()) << 32) + int((diffs & 0xFFFFFFFF).sum())
-
-
-def _refused(log: CaptureLog, row: pa.Table, diff: int) -> TimelyError:
-    (found,) = row.drop_columns(["_diff"]).to_pylist()
-    msg = f"could not take a snapshot of log {log.path!r}: found row={shown(found)} with diff={diff}"
-    if diff < 0:
-        hint = "verify the capture: it retracts a row that it never added"
-        return NegativeMultiplicityError(msg, hint=hint, data=shown(found), diff=diff)
-    hint = "correct what was captured: a row is contained at most 2^63 − 1 times"
-    return MultiplicityOverflowError(msg, hint=hint, data=shown(found), diff=diff)

@@ -39,7 +39,6 @@ from spark_timely.errors import (
     DataLossError,
     InvalidUsageError,
     MultiplicityOverflowError,
-    NegativeMultiplicityError,
     OperatorError,
     SchemaMismatchError,
     StorageError,
@@ -47,6 +46,7 @@ from spark_timely.errors import (
     described,
     shown,
 )
+from spark_timely.log.contents import check_contents
 from spark_timely.log.files.format import canonical_type, conform
 from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.reader import exact_sums
@@ -235,9 +235,9 @@ def _copies(rows: pa.Table, counts: IntArray) -> pa.Table:
     return rows.take(pa.array(np.repeat(np.arange(counts.shape[0]), counts)))
 
 
-def _negative(source: SourcePlan, diff: int) -> NegativeMultiplicityError:
-    msg = f"could not read the contents of log {source.path!r}: found a row with diff={diff}"
-    return NegativeMultiplicityError(msg, hint="verify the capture: it retracts a row that it never added", diff=diff)
+def _attempt(source: SourcePlan) -> str:
+    """Return, for errors, what cannot be done."""
+    return f"read the contents of log {source.path!r}"
 
 
 # Inputs ------------------------------------------------------------------------------------------------
@@ -269,9 +269,8 @@ def _arrivals(source: SourcePlan, first: int, room: Room) -> _Arrivals:
         return _Arrivals(moved.times, moved.rows)
     summed = moved.consolidated()
     if source.shown == "inserts":
-        whole = summed.diffs[summed.times == first] if source.lower is None else summed.diffs[:0]
-        if whole.shape[0] and int(whole.min()) < 0:
-            raise _negative(source, int(whole.min()))
+        if source.lower is None:
+            check_contents(_attempt(source), summed.rows, summed.diffs, summed.times == first)
         chosen = summed.where(summed.diffs > 0)
         counts = chosen.diffs
     else:
@@ -466,7 +465,7 @@ class _Collection:
         """Return each row as often as it is there."""
         least, n_bytes = self._bounds
         if least < 0:
-            raise _negative(source, least)
+            check_contents(_attempt(source), self.now[1], self.now[0])
         room.check(n_bytes, source)
         return self._copied
 

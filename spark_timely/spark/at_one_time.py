@@ -64,7 +64,7 @@ from spark_timely.spark.base.schema import spark_schema
 from spark_timely.spark.collection import consolidate, copies_of, held_or_error, refuse_maps
 from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.spark.scan import beyond, quoted, scan
-from spark_timely.spark.seen import DIFF, StepViews, frame_of, time_sql
+from spark_timely.spark.seen import DIFF, StepViews, frame_of, listed, time_sql
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -352,8 +352,9 @@ def contents_frame(spark: SparkSession, log: Log, time: Time, views: StepViews) 
     rows = rows_between(spark, log, log.since() if _forgets(log) else None, _later(domain, time))
     if log.kind == "stream":
         return rows
-    what = f"log {log.path!r} at {domain.render_time(time)!r}"
-    return copies_of(rows.withColumn(DIFF, F.expr(held_or_error(DIFF, what))))
+    attempt = f"read the contents of log {log.path!r} at {domain.render_time(time)!r}"
+    names = [listed([name]) for name in log.schema.names]
+    return copies_of(rows.withColumn(DIFF, F.expr(held_or_error(DIFF, attempt, names))))
 
 
 def rows_between(spark: SparkSession, log: Log, lower: Antichain | None, upper: Antichain) -> DataFrame:

@@ -6,13 +6,14 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from spark_timely.errors import InvalidUsageError, MultiplicityOverflowError, NegativeMultiplicityError
+from spark_timely.errors import InvalidUsageError, MultiplicityOverflowError
+from spark_timely.log.contents import refusal_words
 from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import checked_options
 from spark_timely.spark.session import stored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
@@ -27,6 +28,7 @@ __all__ = [
     "copies_of",
     "held_or_error",
     "refuse_maps",
+    "refused_sql",
     "snapshot",
     "snapshot_at",
     "sql_text",
@@ -112,12 +114,35 @@ def whole_of_halves(column: str, /) -> str:
     )
 
 
-def held_or_error(column: str, what: str, /) -> str:
-    """Return, in SQL, how often a row is contained; it fails the query where that is fewer than zero times."""
-    text = f"[{NegativeMultiplicityError.condition}] could not take a snapshot of {what}: found a row with diff="
-    hint = " — hint: verify the capture: it retracts a row that it never added"
-    message = f"concat({sql_text(text)}, CAST({column} AS STRING), {sql_text(hint)})"
-    return f"CASE WHEN {column} > 0 THEN {column} ELSE CAST(raise_error({message}) AS BIGINT) END"
+def held_or_error(column: str, attempt: str, names: Sequence[str], /) -> str:
+    """Return, in SQL, how often a row is contained; it fails the query where that is fewer than zero times.
+
+    Parameters
+    ----------
+    column : str
+        Of the count, which is not 0.
+    attempt : str
+        For the error: what cannot be done, as in ``peek log '/log'``.
+    names : sequence of str
+        Columns of the row.
+    """
+    return f"CASE WHEN {column} > 0 THEN {column} ELSE {refused_sql(attempt, column, names)} END"
+
+
+def refused_sql(attempt: str, column: str, names: Sequence[str], kind: str = "BIGINT", /) -> str:
+    """Return, in SQL, a value of a type that fails the query: contents have a row fewer than zero times.
+
+    Parameters
+    ----------
+    attempt, column : str
+        As for `held_or_error`.
+    names : sequence of str
+        Columns of the row, as SQL.
+    kind : str
+    """
+    begin, between, end = map(sql_text, refusal_words(attempt))
+    row = f"to_json(struct({', '.join(names)}))"
+    return f"CAST(raise_error(concat({begin}, {row}, {between}, CAST({column} AS STRING), {end})) AS {kind})"
 
 
 def sql_text(text: str, /) -> str:
@@ -185,7 +210,9 @@ def snapshot(
     reader = spark.read.format("timely").option("asOf", json.dumps(opened.domain.time_to_json(at)))
     reader = reader.options(**stored(spark, getattr(opened, "storage_options", None)))
     updates = reader.option("upTo", json.dumps(opened.domain.frontier_to_json(up_to))).load(opened.path)
-    return _held_rows(updates, f"log {opened.path!r} at {opened.domain.render_time(at)!r}", diffs=diffs)
+    return _held_rows(
+        updates, f"take a snapshot of log {opened.path!r} at {opened.domain.render_time(at)!r}", diffs=diffs
+    )
 
 
 def snapshot_at(
@@ -245,26 +272,27 @@ def snapshot_at(
         frame = reader.options(**stored(spark, own_options(log.path, options))).load(log.path)
         if _DIFF in frame.columns:  # ours: no payload has a column of that name
             at = found.domain.render_frontier(found.frontier)
-            frame = _held_rows(frame, f"log {log.path!r} at the cut of frontier={at}", diffs=diffs)
+            frame = _held_rows(frame, f"take a snapshot of log {log.path!r} at the cut of frontier={at}", diffs=diffs)
         frames.append(frame)
     return tuple(frames)
 
 
-def _held_rows(updates: DataFrame, what: str, /, *, diffs: bool) -> DataFrame:
+def _held_rows(updates: DataFrame, attempt: str, /, *, diffs: bool) -> DataFrame:
     """Sum updates to rows that are contained, and fail where one is contained fewer than zero times.
 
     Parameters
     ----------
     updates : pyspark.sql.DataFrame
         With their diffs in ``_diff``.
-    what : str
-        What they are the contents of, for errors.
+    attempt : str
+        For errors: what cannot be done.
     diffs : bool
         Whether to give distinct rows and how often each is contained, instead of each as often as it is.
     """
     from pyspark.sql import functions
 
-    checked = consolidate(updates).withColumn(_DIFF, functions.expr(held_or_error(_DIFF, what)))
+    names = [_quoted(name) for name in updates.columns if name != _DIFF]
+    checked = consolidate(updates).withColumn(_DIFF, functions.expr(held_or_error(_DIFF, attempt, names)))
     return checked if diffs else copies_of(checked)
 
 

@@ -59,7 +59,7 @@ from spark_timely.masking import masked_logger
 from spark_timely.spark.at_one_time import rows_between
 from spark_timely.spark.base.compat import is_remote
 from spark_timely.spark.base.schema import spark_schema
-from spark_timely.spark.collection import held_or_error, refuse_maps, sql_text
+from spark_timely.spark.collection import held_or_error, refuse_maps, refused_sql, sql_text
 from spark_timely.spark.scan import quoted, spark_root
 from spark_timely.spark.seen import DIFF, StepViews, listed
 
@@ -450,8 +450,8 @@ class Mirror:
     def _whole(self, rows: DataFrame, upper: Antichain) -> DataFrame:
         """Return the rows of the table for the sums of all updates: invariant 1."""
         names = self.log.schema.names
-        what = f"log {self.log.path!r} before {self.log.domain.render_frontier(upper)}"
-        held = rows.withColumn(DIFF, F.expr(held_or_error(DIFF, what)))
+        attempt = f"{self._attempt} before {self.log.domain.render_frontier(upper)}"
+        held = rows.withColumn(DIFF, F.expr(held_or_error(DIFF, attempt, [listed([name]) for name in names])))
         if not self.key:
             return held.withColumnRenamed(DIFF, COUNT)
         grouped = held.groupBy(*(quoted(name) for name in self.key)).agg(
@@ -524,11 +524,8 @@ class Mirror:
             own = listed(names)
             values = ", ".join(f"s.{listed([name])}" for name in names)
             total = f"(t.{COUNT} + s.{DIFF})"
-            begin = f"[{NegativeMultiplicityError.condition}] could not {self._attempt}: found a row with diff="
-            hint = " — hint: verify the capture: it retracts a row that it never added"
-            negative = "CAST(raise_error(concat({}, CAST({} AS STRING), {})) AS BIGINT)"
-            less = negative.format(sql_text(begin), total, sql_text(hint))
-            absent = negative.format(sql_text(begin), f"s.{DIFF}", sql_text(hint))
+            row = [f"s.{listed([name])}" for name in names]
+            less, absent = (refused_sql(self._attempt, count, row) for count in (total, f"s.{DIFF}"))
             return (
                 f"ON {on} WHEN MATCHED AND {total} = 0 THEN DELETE"
                 f" WHEN MATCHED AND {total} > 0 THEN UPDATE SET t.{COUNT} = {total}"
@@ -540,10 +537,10 @@ class Mirror:
         moved = ", ".join(f"t.{listed([name])} = s._row.{listed([name])}" for name in others)
         first, kinds = listed([others[0]]), {each.name: each.dataType for each in spark_schema(self.log.schema).fields}
         twice = self._violated("s._row", kinds[others[0]].simpleString())
-        begin = f"[{NegativeMultiplicityError.condition}] could not {self._attempt}: found a row with diff=-1"
-        hint = " — hint: verify the capture: it retracts a row that it never added"
         head = names[0]
-        absent = f"CAST(raise_error({sql_text(begin + hint)}) AS {kinds[head].simpleString()})"
+        absent = refused_sql(
+            self._attempt, "-1", [f"s._any.{listed([name])}" for name in names], kinds[head].simpleString()
+        )
         values = ", ".join(
             f"IF(s._goes = 0, s._row.{listed([name])}, {absent})" if name == head else f"s._row.{listed([name])}"
             for name in names

@@ -37,7 +37,7 @@ from spark_timely.log.store.storage import MemoryStorage
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.spark.base.worker import settle_worker
 from spark_timely.spark.batch_frame import check_settings
-from spark_timely.spark.collection import consolidate, refuse_maps, sql_text
+from spark_timely.spark.collection import consolidate, refuse_maps, refused_sql
 from spark_timely.spark.scan import beyond, literal, quoted, scan
 from spark_timely.spark.seen import listed
 
@@ -94,11 +94,9 @@ def _answer(spark: SparkSession, plan: PeekPlan) -> pa.Table:
     try:
         rows = _matching(spark, plan)
         refuse_maps(rows, attempt, InvalidUsageError)
-        begin = f"[{NegativeMultiplicityError.condition}] could not peek log {plan.path!r}: found row="
-        hint = " — hint: verify the capture: it retracts a row that it never added"
-        row = f"to_json(struct({listed(plan.columns)})), ' with count=', CAST({DIFF} AS STRING)"
-        negative = f"raise_error(concat({sql_text(begin)}, {row}, {sql_text(hint)}))"
-        counted = consolidate(rows).where(f"IF({DIFF} < 0, CAST({negative} AS BOOLEAN), true)")
+        row = [listed([name]) for name in plan.columns]
+        negative = refused_sql(f"peek log {plan.path!r}", DIFF, row, "BOOLEAN")
+        counted = consolidate(rows).where(f"IF({DIFF} < 0, {negative}, true)")
         found = _bounded(counted, plan).toArrow()
     except TimelyError:
         raise

@@ -130,7 +130,7 @@ def between_frame(spark: SparkSession, source: SourcePlan, first: int, views: St
         return rows.select(*map(quoted, names), quoted(name).alias(FROM), F.expr(never).alias(TO))
     raw = views.add(rows)
     if source.n_later == 0:
-        still = _repeated(source, DIFF, begin, never)
+        still = _repeated(source, DIFF, begin, never, columns)
         summed = summed_sql(source, raw, names)
         return spark.sql(f"SELECT {columns}, inline({still}) AS ({FROM}, {TO}) FROM ({summed})")
     if source.adds_at_first and 0 <= source.n_later <= _FEW_ROWS and not _has_inner_floats(source.schema):
@@ -158,9 +158,9 @@ def between_frame(spark: SparkSession, source: SourcePlan, first: int, views: St
     equal = " AND ".join(f"one.{listed([each])} <=> two.{listed([each])}" for each in names)
     hint = "/*+ BROADCAST(two) */ " if 0 <= source.n_later <= _FEW_ROWS else ""
     whole = f"CAST(one.{DIFF} AS DECIMAL(38, 0))"
-    still = _repeated(source, f"one.{DIFF}", begin, never)
-    before = _repeated(source, whole, begin, f"{_MOVES}[0].{FROM}")
-    after = _repeated(source, f"{whole} + x.{DIFF}", f"x.{FROM}", f"x.{TO}")
+    still = _repeated(source, f"one.{DIFF}", begin, never, one)
+    before = _repeated(source, whole, begin, f"{_MOVES}[0].{FROM}", one)
+    after = _repeated(source, f"{whole} + x.{DIFF}", f"x.{FROM}", f"x.{TO}", one)
     moved = f"flatten(concat(array({before}), transform({_MOVES}, x -> {after})))"
     return spark.sql(
         f"SELECT {hint}{one}, inline(IF({_MOVES} IS NULL, {still}, {moved})) AS ({FROM}, {TO}) FROM ({held}) one"
@@ -180,7 +180,7 @@ def _between_few(source: SourcePlan, raw: str, begin: str, never: str) -> str:
     one, two = (", ".join(f"{side}.{listed([each])}" for each in source.schema.names) for side in ("one", "two"))
     equal = " AND ".join(f"one.{listed([each])} <=> two.{listed([each])}" for each in source.schema.names)
     touched = f"(SELECT DISTINCT {columns} FROM ({later})) two ON xxhash64({one}) = xxhash64({two}) AND {equal}"
-    still = _repeated(source, DIFF, begin, never)
+    still = _repeated(source, DIFF, begin, never, columns)
     unmoved = (
         f"SELECT {columns}, inline({still}) AS ({FROM}, {TO}) FROM"
         f" (SELECT /*+ BROADCAST(two) */ {one}, {DIFF} FROM ({early}) one LEFT ANTI JOIN {touched})"
@@ -198,7 +198,7 @@ def _between_few(source: SourcePlan, raw: str, begin: str, never: str) -> str:
         f"SELECT {columns}, {FROM} AS {_MOVES}, lead({FROM}) {window}) AS {AT},"
         f" sum({DIFF}) {window} ROWS UNBOUNDED PRECEDING) AS {DIFF} FROM ({at_each})"
     )
-    then = _repeated(source, DIFF, _MOVES, AT)
+    then = _repeated(source, DIFF, _MOVES, AT, columns)
     return f"{unmoved} UNION ALL SELECT {columns}, inline({then}) AS ({FROM}, {TO}) FROM ({running})"
 
 
@@ -219,11 +219,15 @@ def _has_floats(kind: pa.DataType) -> bool:
     return pa.types.is_floating(kind) or any(map(_has_floats, inner))
 
 
-def _repeated(source: SourcePlan, copies: str, begin: str, end: str) -> str:
+def _attempt(source: SourcePlan) -> str:
+    """Return, for errors, what cannot be done."""
+    return f"read the contents of log {source.path!r} before {_rendered(source.domain, source.upper)}"
+
+
+def _repeated(source: SourcePlan, copies: str, begin: str, end: str, row: str) -> str:
     """Return, in SQL, an array with the times from and before which a row is there, as often as it is there."""
-    what = f"log {source.path!r} before {_rendered(source.domain, source.upper)}"
     # More than an array holds is an error of Spark's, by its name.
-    number = f"CAST(least(IF({copies} = 0, 0, {held_or_error(copies, what)}), 2147483647) AS INT)"
+    number = f"CAST(least(IF({copies} = 0, 0, {held_or_error(copies, _attempt(source), [row])}), 2147483647) AS INT)"
     return f"array_repeat(named_struct('from', {begin}, 'to', {end}), {number})"
 
 
@@ -260,8 +264,7 @@ def _seen(source: SourcePlan, raw: str) -> str:
     names = listed(source.schema.names)
     summed = summed_sql(source, raw, source.schema.names)
     if source.shown in ("contents", "newest") or (source.shown == "inserts" and source.lower is None):
-        what = f"log {source.path!r} before {_rendered(source.domain, source.upper)}"
-        copies, where = held_or_error(DIFF, what), ""
+        copies, where = held_or_error(DIFF, _attempt(source), [listed([name]) for name in source.schema.names]), ""
     elif source.shown == "inserts":
         copies, where = DIFF, f" WHERE {DIFF} > 0"
     else:

@@ -318,7 +318,7 @@ def test_row_that_was_never_added_is_named(spark: SparkSession, tmp_path: Path, 
     mirror = mirror_to(spark, log, tmp_path / "table", key=key)
     mirror.step()
     append(log, [(1, -1, ("b", 2.0, 1))], 2)
-    with pytest.raises(NegativeMultiplicityError, match="found a row with diff=-1"):
+    with pytest.raises(NegativeMultiplicityError, match=r"found row=.*b.* with count=-1"):
         mirror.step()
     assert len(list(positions(tmp_path / "table"))) == 1
 
