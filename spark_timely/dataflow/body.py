@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Body"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Body(View):
     """What the body of a continual task gives. Its inputs are the logs that the task reads, references among them.
 

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from spark_timely.dataflow.delays import BoundDelay
     from spark_timely.dataflow.logs import Sink
 
-__all__ = ["FINGERPRINT", "Plan", "plans_of"]
+__all__ = ["FINGERPRINT", "Plan", "expression_text", "plans_of", "spool_hash"]
 
 SCHEME: Final = 1
 FINGERPRINT: Final = re.compile(r"[0-9]+:[0-9a-f]{32}")
@@ -90,7 +90,7 @@ class Plan:
     outline: str
 
 
-def plans_of(sinks: Sequence[Sink], ids: Mapping[str, str]) -> dict[Sink, Plan]:
+def plans_of(sinks: Sequence[Sink], ids: Mapping[str, str], known: dict[View, str] | None = None) -> dict[Sink, Plan]:
     """Return the plans of the outputs of a dataflow.
 
     Parameters
@@ -99,6 +99,8 @@ def plans_of(sinks: Sequence[Sink], ids: Mapping[str, str]) -> dict[Sink, Plan]:
         All of the dataflow.
     ids : mapping of str to str
         Ids of the logs that are read, by path. An output that is made from one without an id has no plan.
+    known : dict of View to str, optional
+        Hashes of operators, which are believed; those that are found are added.
 
     Notes
     -----
@@ -107,7 +109,7 @@ def plans_of(sinks: Sequence[Sink], ids: Mapping[str, str]) -> dict[Sink, Plan]:
     writers: dict[str, list[Sink]] = {}
     for sink in sinks:
         writers.setdefault(sink.path, []).append(sink)
-    known: dict[View, str] = {}
+    known = {} if known is None else known
     found: dict[Sink, Plan] = {}
     for sink in _spools_first(sinks, writers):  # one turn per output
         for view in ordered(sink.view):  # one turn per operator
@@ -119,7 +121,7 @@ def plans_of(sinks: Sequence[Sink], ids: Mapping[str, str]) -> dict[Sink, Plan]:
             elif isinstance(view, Replay) and view.path in writers:
                 mine = writers[view.path]
                 if all(other in found for other in mine):
-                    known[view] = _hash("spool", sorted((x.stream, found[x].fingerprint) for x in mine))
+                    known[view] = spool_hash([(x.stream, found[x].fingerprint) for x in mine])
             elif isinstance(view, Replay):
                 if view.path in ids:
                     known[view] = _hash("replay", ids[view.path])
@@ -130,6 +132,11 @@ def plans_of(sinks: Sequence[Sink], ids: Mapping[str, str]) -> dict[Sink, Plan]:
             whole = _hash("output", times, _columns(sink.view.schema), known[sink.view])
             found[sink] = Plan(f"{SCHEME}:{whole[:32]}", _outline(sink.view, ids, writers))
     return found
+
+
+def spool_hash(streams: Sequence[tuple[str, str]]) -> str:
+    """Return the hash of reading a log that the dataflow itself writes: of its streams' names and fingerprints."""
+    return _hash("spool", sorted(streams))
 
 
 def _spools_first(sinks: Sequence[Sink], writers: Mapping[str, Sequence[Sink]]) -> list[Sink]:
@@ -157,9 +164,9 @@ def _parts(view: View) -> tuple[str, object]:
     """Return the kind of an operator, and all of it that tells one answer from another but its inputs."""
     match view:
         case Filter():
-            return "filter", _expression(view.condition) if view.sql is None else view.sql
+            return "filter", expression_text(view.condition) if view.sql is None else view.sql
         case Select():
-            return "select", [[name, _expression(each)] for name, each in view.expressions.items()]
+            return "select", [[name, expression_text(each)] for name, each in view.expressions.items()]
         case Mapped():
             return "map", [_function(view.function), view.columns if view.named else None, _columns(view.schema)]
         case FlatMapped():
@@ -217,7 +224,7 @@ def _function(function: object) -> list[str]:
     return [str(getattr(named, "__module__", None) or ""), str(named.__qualname__)]
 
 
-def _expression(expression: pc.Expression) -> list[object]:
+def expression_text(expression: pc.Expression) -> list[object]:
     """Return an expression as text: its functions and fields, and its literals with their types.
 
     Its own text will not do: of an array it shows the ends alone, and of a number not the type. Pickled it is a table
@@ -237,7 +244,8 @@ def _outline(view: View, ids: Mapping[str, str], writers: Mapping[str, object]) 
         if isinstance(each, Hinted | Inspected):
             continue
         if isinstance(each, Replay):
-            line = "replay of its own output" if each.path in writers else f"replay of log {ids[each.path][:8]}"
+            own = each.path in writers or each.path not in ids
+            line = "replay of its own output" if own else f"replay of log {ids[each.path][:8]}"
         else:
             line = " ".join(f"{_parts(each)[0]} {each.describe()}".split())
         line = line if len(line) <= _MOST_OF_ONE else f"{line[:_MOST_OF_ONE]}…"

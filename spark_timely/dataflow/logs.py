@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from spark_timely.protocol.note import Fence
 
-__all__ = ["Sink", "check_outputs", "existing_logs", "least_time", "open_logs", "refreshed"]
+__all__ = ["Sink", "check_outputs", "check_writers", "existing_logs", "least_time", "open_logs", "refreshed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +136,7 @@ def open_logs(
     NotBeyondError
         If a log begins behind times that the output has rows of: they would be lost.
     """
+    check_writers(sinks)
     logs = existing_logs(sinks, storage) if found is None else dict(found)
     written = {sink.path: sink for sink in sinks}
     there = [sink for sink in sinks if sink.path in logs]
@@ -151,6 +152,29 @@ def open_logs(
         if sink not in there:
             _open_stream(logs[sink.path], sink)
     return logs
+
+
+def check_writers(sinks: Sequence[Sink]) -> None:
+    """Refuse a plan in which two outputs write one stream: each would take the other's commits for its own.
+
+    Raises
+    ------
+    InvalidUsageError
+    """
+    writers: dict[tuple[str, str], Sink] = {}
+    for sink in sinks:  # one turn per output
+        other = writers.setdefault((sink.path, sink.stream), sink)
+        if other is not sink:
+            msg = (
+                f"could not write stream {sink.stream!r} of log {sink.path!r}: found two operators that do, "
+                f"{other.name!r} and {sink.name!r}"
+            )
+            raise InvalidUsageError(
+                msg,
+                hint="capture into another log, or into another stream; a folder inside of an output's log is the "
+                "dataflow's own",
+                context={"path": sink.path, "stream": sink.stream},
+            )
 
 
 def existing_logs(
@@ -178,6 +202,7 @@ def existing_logs(
     InvalidUsageError
         If a log that is written is there under another path too: as another output, or as an input.
     """
+    check_writers(sinks)
     logs = dict(opened or {})
     written = {sink.path: None for sink in sinks}
     for path in [*written, *(leaf.path for sink in sinks for leaf in leaves_of(sink.view))]:  # one turn per log

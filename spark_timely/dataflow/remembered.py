@@ -36,7 +36,7 @@ def _no_reader(name: str) -> TimelyInternalError:
     return TimelyInternalError(f"operator {name!r} looks into what was before, and was given nothing that reads it")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Remembered(View):
     """The state of an operator over all history, as it changes.
 
@@ -123,7 +123,7 @@ class Remembered(View):
         return with_times(carried, payload.select(wanted))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Result(View):
     """What users see of the state of an operator over all history.
 
@@ -154,7 +154,7 @@ class Result(View):
         return summed_updates(self.domain, rows) if self.updates else rows
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AsOfJoin(View):
     """Rows of a stream, each with those of a collection that are there at its time and agree in some columns.
 

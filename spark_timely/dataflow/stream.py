@@ -13,9 +13,9 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, overload
 
 import pyarrow as pa
 import pyarrow.acero as acero
@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 
 from spark_timely.dataflow.aggregates import Aggregation, sum_of
 from spark_timely.dataflow.delays import plus
-from spark_timely.dataflow.fingerprint import FINGERPRINT, plans_of
+from spark_timely.dataflow.equality import equality_key
+from spark_timely.dataflow.fingerprint import FINGERPRINT
 from spark_timely.dataflow.history.base import HIDDEN, HistoryOperator
 from spark_timely.dataflow.history.best import DELETED, Best
 from spark_timely.dataflow.history.first import First
@@ -31,7 +32,8 @@ from spark_timely.dataflow.history.reduce import Function, Reduce, reduced_schem
 from spark_timely.dataflow.history.tombstones import LatestWithin
 from spark_timely.dataflow.history.totals import Totals
 from spark_timely.dataflow.history.upsert import upsert_plan
-from spark_timely.dataflow.logs import Sink, least_time, open_logs
+from spark_timely.dataflow.kept_logs import KeptLogs
+from spark_timely.dataflow.logs import Sink, check_writers, open_logs
 from spark_timely.dataflow.remembered import AsOfJoin, Remembered, Result
 from spark_timely.dataflow.views import (
     Aggregate,
@@ -80,10 +82,7 @@ if TYPE_CHECKING:
 
     from spark_timely.dataflow.delays import Delay, Delays
 
-__all__ = ["KEPT", "Evaluation", "Probe", "Scope", "Stream", "types_of"]
-
-KEPT: Final = "_spark_timely"
-"""Folder inside of an output's log in which a dataflow keeps what its operators remember."""
+__all__ = ["Evaluation", "Probe", "Scope", "Stream", "types_of"]
 
 Evaluation: TypeAlias = Literal["arrow", "sql"]
 """What runs a dataflow: see `Dataflow`."""
@@ -122,7 +121,9 @@ class Scope:
         self._named: dict[str, tuple[str, dict[str, str]]] = {}  # by log: the credential, and the options beside it
         self._leaves: dict[str, Replay] = {}
         self._ids: dict[str, str] = {}  # of the logs that are read, by path
-        self._kept: dict[View, Replay] = {}  # what has a log of its own, and how it is read there
+        self._nodes: dict[Hashable, View] = {}  # operators, by what makes two of them one
+        self._kept = KeptLogs(f"dataflow {name}", self.next_name, self._ids)
+        self._captures: list[Sink] = []
         self._operators = 0
 
     def __repr__(self) -> str:
@@ -285,46 +286,35 @@ class Scope:
         if path not in self.storage or not self.storage[path]:
             self.storage[path] = options
             self._keep_name(path, credential, storage_options)
-        self._place_kept(view, path, credential, storage_options)
-        self.sinks.append(Sink(name, view, path, stream, f"dataflow {self.name}", replaces))
+        captures = [*self._captures, Sink(name, view, path, stream, f"dataflow {self.name}", replaces)]
+        sinks = self._kept.place(captures)
+        check_writers(sinks)
+        self._captures, self.sinks = captures, sinks
+        for sink in sinks:  # one turn per output
+            if sink.kept and sink.path not in self.storage:
+                home = self._kept.home_of(sink)
+                self.storage[sink.path] = dict(self.storage[home])
+                if home in self._named:
+                    self._named[sink.path] = self._named[home]
 
     def _state_beside(self, view: View, path: str) -> str | None:
         """Return the operator whose state a log is, where it would have anything else in it."""
         there = [sink.view for sink in self.sinks if sink.path == path]
         return next((each.name for each in (*there, view) if there and isinstance(each, Remembered)), None)
 
-    def looked_into(self, view: View) -> Replay:
-        """Return a log that has a view's updates: its own, if it has one."""
-        return view if isinstance(view, Replay) else self.kept(view)
+    def node_of(self, view: View) -> View:
+        """Return the one operator of the dataflow that equals an operator: that one, if it is the first of its kind."""
+        return self._nodes.setdefault(equality_key(view), view)
 
-    def kept(self, view: View) -> Replay:
+    def looked_into(self, view: View, name: str | None) -> Replay:
+        """Return a log that has a view's updates: its own, if it has one; else one that is kept under a name."""
+        return view if isinstance(view, Replay) else self.kept(view, name)
+
+    def kept(self, view: View, name: str | None = None) -> Replay:
         """Return how a view is read from a log of its own, which has its place once anything of it is captured."""
-        if view not in self._kept:
-            domain = replace(view.domain, minimum=least_time(view))
-            self._kept[view] = Replay(view.name, domain, view.schema, (), "", view.rows_kind)
-        return self._kept[view]
-
-    def _place_kept(
-        self, view: View, home: str, credential: str | None, storage_options: Mapping[str, str] | None
-    ) -> None:
-        """Give logs that are this dataflow's own a place, inside of that of an output that is made from them."""
-        leaves = {leaf for leaf in leaves_of(view) if not leaf.path}
-        for source, leaf in self._kept.items():  # one turn per log, those made from others after these
-            if leaf not in leaves:
-                continue
-            self._place_kept(source, home, credential, storage_options)
-            captured = next((sink.path for sink in self.sinks if sink.view is source), None)
-            if captured is None:
-                # What it is made by names it: another plan begins with nothing.
-                name = self.next_name("keep")
-                sink = Sink(name, source, "", "main", f"dataflow {self.name}", kept=True)
-                plan = plans_of([*self.sinks, sink], self._ids)[sink].fingerprint
-                captured = f"{home.rstrip('/')}/{KEPT}/{plan.partition(':')[2]}"
-                self.storage[captured] = dict(self.storage[home])
-                self._keep_name(captured, credential, storage_options)
-                self.sinks.append(replace(sink, path=captured))
-            # Not before: nobody reads a log that has no place. All that hold the view see where it is from now on.
-            object.__setattr__(leaf, "path", captured)
+        if name is not None:
+            self._kept.name(view, name)
+        return self._kept.leaf_of(view)
 
     def spool(
         self,
@@ -345,10 +335,8 @@ class Scope:
     def _below(self, view: View) -> dict[str, list[str]]:
         """Return the logs that a view is made from, through other outputs too, each with how."""
         found: dict[str, list[str]] = {}
-        placed = {leaf: source for source, leaf in self._kept.items() if not leaf.path}
-        views = [view]
-        for each in views:  # grows: of a log that has no place yet what it is made from
-            views += [placed[leaf] for leaf in leaves_of(each) if leaf in placed]
+        # Of a log that has no place yet, what it is made from.
+        views = [view, *self._kept.sources_below(view)]
         waiting = [(leaf.path, [leaf.path]) for each in views for leaf in leaves_of(each) if leaf.path]
         while waiting:  # one turn per log
             path, route = waiting.pop()
@@ -859,8 +847,19 @@ class Stream:
 
     # Time by time ------------------------------------------------------------------------------------
 
+    @overload
     def aggregate(
         self, /, *, by: str | Sequence[str] = (), over: Literal["time", "history"] = "time", **values: Aggregation
+    ) -> Stream: ...
+
+    @overload
+    def aggregate(
+        self, /, *, by: str | Sequence[str] = (), over: Literal["history"], name: str, **values: Aggregation
+    ) -> Stream: ...
+
+    # No parameter `name`: it may be that of a column, whose place among the others says where that comes.
+    def aggregate(
+        self, /, *, by: str | Sequence[str] = (), over: Literal["time", "history"] = "time", **values: Aggregation | str
     ) -> Stream:
         """Compute values of the groups of each complete time, or of all rows up to each time.
 
@@ -873,7 +872,8 @@ class Stream:
             collection: where the values of a group change, the row before goes and the new one comes, at that time. A
             group of which no row is left has none.
         **values : Aggregation
-            What to compute, by the name of the column that comes out: ``n=count()``.
+            What to compute, by the name of the column that comes out: ``n=count()``. With ``over="history"`` a text as
+            `name` names what is kept, as in `distinct`.
 
         Raises
         ------
@@ -895,30 +895,36 @@ class Stream:
         >>> rows_of(rows.aggregate(by="k", n=count(), total=sum_of("n")), upper=[2])
         [{'_time': 1, 'k': 'a', 'n': 2, 'total': 11}]
         """
-        name = self._scope.next_name("aggregate")
+        label = self._scope.next_name("aggregate")
         if over not in ("time", "history"):
-            msg = f"could not add operator {name!r}: found over={shown(over)}"
+            msg = f"could not add operator {label!r}: found over={shown(over)}"
             raise InvalidUsageError(msg, hint="use 'time' or 'history'")
         if over == "time":
-            self._check_events(name, self)
+            self._check_events(label, self)
         keys = (by,) if isinstance(by, str) else tuple(by)
-        fields = [self._key(name, key) for key in keys]
+        fields = [self._key(label, key) for key in keys]
+        given = values.get("name")
+        name = given if over == "history" and isinstance(given, str) else None
+        wanted: dict[str, Aggregation] = {}
         for column, value in values.items():
+            if column == "name" and name is not None:
+                continue
             if not isinstance(value, Aggregation):
-                msg = f"could not add operator {name!r}: found {column}={shown(value)}"
+                msg = f"could not add operator {label!r}: found {column}={shown(value)}"
                 raise InvalidUsageError(msg, hint="give count(), sum, avg, min or max of a column")
             try:
                 fields.append(value.field(column, self.schema, over=over))
+                wanted[column] = value
             except SchemaMismatchError as error:
-                msg = f"could not add operator {name!r}: {error.message}"
+                msg = f"could not add operator {label!r}: {error.message}"
                 raise SchemaMismatchError(msg, hint=error.hint, context=error.context) from error
         names = [f.name for f in fields]
-        if not values or len(set(names)) != len(names):
-            msg = f"could not add operator {name!r}: found columns {shown(names)}"
+        if not wanted or len(set(names)) != len(names):
+            msg = f"could not add operator {label!r}: found columns {shown(names)}"
             raise InvalidUsageError(msg, hint="give at least one value, and each column once")
         if over == "history":
-            return self._over_history(name, Totals(keys, dict(values)))
-        return self._made(Aggregate(name, self.view.domain, pa.schema(fields), (self.view,), keys, dict(values)))
+            return self._over_history(label, Totals(keys, wanted), name)
+        return self._made(Aggregate(label, self.view.domain, pa.schema(fields), (self.view,), keys, wanted))
 
     def join(
         self,
@@ -929,6 +935,7 @@ class Stream:
         how: Literal["inner", "left"] = "inner",
         as_of: bool = False,
         strict: bool = False,
+        name: str | None = None,
     ) -> Stream:
         """Pair the rows of two streams that have the same time and agree in some columns.
 
@@ -950,6 +957,8 @@ class Stream:
             Whether the other side is a collection, of which all rows are paired that are there at the time of a row.
         strict : bool
             With `as_of`: whether changes at the time of a row come too late for it.
+        name : str, optional
+            With `as_of`: of the log that is kept of the other side, where that is none itself. As in `distinct`.
 
         Raises
         ------
@@ -964,55 +973,67 @@ class Stream:
         >>> rows_of(left.join(right, on="k"))
         [{'_time': 1, 'k': 'a', 'n': 5, 'm': 7}]
         """
-        name = self._scope.next_name("join")
-        self._check_stream(name, other)
+        label = self._scope.next_name("join")
+        self._check_stream(label, other)
         if strict and not as_of:
-            msg = f"could not add operator {name!r}: found strict=True without as_of=True"
+            msg = f"could not add operator {label!r}: found strict=True without as_of=True"
             raise InvalidUsageError(msg, hint="give as_of=True too, or leave it out")
+        if name is not None and not as_of:
+            msg = f"could not add operator {label!r}: found name={shown(name)} without as_of=True"
+            raise InvalidUsageError(msg, hint="leave it out: a join of one time keeps nothing")
         if as_of:
-            self._check_history(name)
-            other._check_updates(name)
+            self._check_history(label)
+            self._check_keep(label, name)
+            other._check_updates(label)
             if self.view.updates:
-                msg = f"could not add operator {name!r}: found updates of {self.view.name!r} on the left"
+                msg = f"could not add operator {label!r}: found updates of {self.view.name!r} on the left"
                 raise InvalidUsageError(
                     msg, hint="join events as of their time: of a collection on the left each change of it and of the "
                     "other side would have to be answered"
                 )  # fmt: skip
         else:
-            self._check_events(name, self, other)
+            self._check_events(label, self, other)
         keys = (on,) if isinstance(on, str) else tuple(dict.fromkeys(on))
         how_arrow = {"inner": "inner", "left": "left outer"}.get(how)
         if how_arrow is None:
-            msg = f"could not add operator {name!r}: found how={shown(how)}"
+            msg = f"could not add operator {label!r}: found how={shown(how)}"
             raise InvalidUsageError(msg, hint="use 'inner' or 'left'")
         for key in keys:
-            if self._key(name, key).type != other._key(name, key).type:
-                msg = f"could not add operator {name!r}: found column {key!r} of two types"
+            if self._key(label, key).type != other._key(label, key).type:
+                msg = f"could not add operator {label!r}: found column {key!r} of two types"
                 raise SchemaMismatchError(msg, hint="cast one of them")
         doubled = [n for n in self.schema.names if n in other.schema.names and n not in keys]
         if doubled or not keys:
-            msg = f"could not add operator {name!r}: found columns {shown(doubled)} on both sides, on={shown(keys)}"
+            msg = f"could not add operator {label!r}: found columns {shown(doubled)} on both sides, on={shown(keys)}"
             raise InvalidUsageError(msg, hint="name the columns to join on; rename others with select")
         right = [f for f in other.schema if f.name not in keys]
         if how == "left":
             right = [f.with_nullable(True) for f in right]  # noqa: FBT003 - as Arrow has it
         if as_of:
             schema = pa.schema([*self.schema, *right])
-            inputs = (self.view, self._scope.looked_into(other.view))
-            return self._made(AsOfJoin(name, self.view.domain, schema, inputs, keys, how, strict))
-        view = Join(name, self.view.domain, pa.schema([*self.schema, *right]), (self.view, other.view), keys, how_arrow)
+            inputs = (self.view, self._scope.looked_into(other.view, name))
+            return self._made(AsOfJoin(label, self.view.domain, schema, inputs, keys, how, strict))
+        view = Join(
+            label, self.view.domain, pa.schema([*self.schema, *right]), (self.view, other.view), keys, how_arrow
+        )
         try:
             view.apply([self.view.empty(), other.view.empty()], tuple(view.schema.names))
         except pa.ArrowException as error:
-            msg = f"could not add operator {name!r}: {error}"
+            msg = f"could not add operator {label!r}: {error}"
             hint = "select columns that are no lists, maps or structs: Arrow joins none of these"
             raise SchemaMismatchError(msg, hint=hint) from error
         return self._made(view)
 
     # Over all history --------------------------------------------------------------------------------
 
-    def distinct(self) -> Stream:
+    def distinct(self, *, name: str | None = None) -> Stream:
         """Give each row once, however often it comes: of events the first by time, of updates while it is there.
+
+        Parameters
+        ----------
+        name : str, optional
+            Of what the operator keeps: it extends the name of the folder. Needed where one output is made from two
+            operators that would keep in one folder: they differ in nothing but functions, `inspect` or hints.
 
         Raises
         ------
@@ -1027,13 +1048,15 @@ class Stream:
 
             flow.replay("/data/visits").select("page").distinct().capture("/data/pages")
         """
-        name = self._scope.next_name("distinct")
-        keys = tuple(self._key(name, column).name for column in self.schema.names)
+        label = self._scope.next_name("distinct")
+        keys = tuple(self._key(label, column).name for column in self.schema.names)
         if not self.view.updates:
-            return self._over_history(name, First(keys))
-        return self._over_history(name, Totals(keys, {}, "distinct"))
+            return self._over_history(label, First(keys), name)
+        return self._over_history(label, Totals(keys, {}, "distinct"), name)
 
-    def drop_duplicates(self, *columns: str, within: str | int | dt.timedelta | None = None) -> Stream:
+    def drop_duplicates(
+        self, *columns: str, within: str | int | dt.timedelta | None = None, name: str | None = None
+    ) -> Stream:
         """Give the first row of each key: by time, and of several at one time the least by all columns.
 
         What comes out are events: nothing that comes later takes them back. Nothing is kept but them.
@@ -1045,6 +1068,8 @@ class Stream:
         within : duration or int, optional
             How far back it looks: a row passes if none of its key passed at a time less than this before. Its log may
             then forget what is older. For ever unless given, and the log must not forget anything.
+        name : str, optional
+            As in `distinct`.
 
         Raises
         ------
@@ -1060,14 +1085,14 @@ class Stream:
 
             flow.replay("/data/orders").drop_duplicates("order_id", within="30 days").capture("/data/first")
         """
-        name = self._scope.next_name("drop_duplicates")
-        keys = tuple(self._key(name, column).name for column in dict.fromkeys(columns or self.schema.names))
+        label = self._scope.next_name("drop_duplicates")
+        keys = tuple(self._key(label, column).name for column in dict.fromkeys(columns or self.schema.names))
         if self.view.updates:
-            msg = f"could not add operator {name!r}: found updates of a collection, whose rows have no first time"
+            msg = f"could not add operator {label!r}: found updates of a collection, whose rows have no first time"
             raise InvalidUsageError(msg, hint="use distinct(), latest(…) or top(1, …)")
-        self._check_history(name)
-        back = None if within is None else self._length(name, "within", within)
-        return self._over_history(name, First(keys, back))
+        self._check_history(label)
+        back = None if within is None else self._length(label, "within", within)
+        return self._over_history(label, First(keys, back), name)
 
     def latest(
         self,
@@ -1075,6 +1100,7 @@ class Stream:
         order_by: str | Sequence[str],
         deleted: str | pc.Expression | None = None,
         tombstones: str | int | dt.timedelta | None = None,
+        name: str | None = None,
     ) -> Stream:
         """Keep the newest row of each key, by what the rows say themselves: a table that is current, with its history.
 
@@ -1095,6 +1121,8 @@ class Stream:
             further than this past its own `order_by`, while nothing is known of its key, may be one that was deleted:
             it goes to the dead letters of the operator's log, with the reason. Give rows of a first load a time in the
             log that is near their own.
+        name : str, optional
+            As in `distinct`.
 
         Raises
         ------
@@ -1112,18 +1140,26 @@ class Stream:
             current = flow.replay("/data/changes").latest("order_id", order_by="changed_at", deleted="op = 'D'")
             current.capture("/data/orders")
         """
-        name = self._scope.next_name("latest")
-        keys, order = self._keys_and_order(name, by, order_by)
+        label = self._scope.next_name("latest")
+        keys, order = self._keys_and_order(label, by, order_by)
         view = self.view
         if deleted is not None:
-            view = self._with_deleted(name, deleted).view
+            view = self._with_deleted(label, deleted).view
         greatest = tuple((column, not descends) for column, descends in order)
         operator = Best(keys, greatest, 1, "latest", deleted is not None)
         if tombstones is not None:
-            operator = self._with_tombstones(name, operator, tombstones)
-        return Stream(self._scope, view)._over_history(name, operator)
+            operator = self._with_tombstones(label, operator, tombstones)
+        return Stream(self._scope, view)._over_history(label, operator, name)
 
-    def top(self, n: int, /, *, by: str | Sequence[str] = (), order_by: str | Sequence[str]) -> Stream:
+    def top(
+        self,
+        n: int,
+        /,
+        *,
+        by: str | Sequence[str] = (),
+        order_by: str | Sequence[str],
+        name: str | None = None,
+    ) -> Stream:
         """Keep the n rows of each key that are greatest in some columns.
 
         Rows that are equal in these are in the order of all other columns. What comes out is a collection.
@@ -1135,6 +1171,8 @@ class Stream:
             The key; null is one.
         order_by : str or sequence of str
             Columns, the greatest first; ``"price asc"`` the least first. Null is less than any value.
+        name : str, optional
+            As in `distinct`.
 
         Raises
         ------
@@ -1149,15 +1187,21 @@ class Stream:
 
             flow.replay("/data/scores").top(10, by="game", order_by="points").capture("/data/best")
         """
-        name = self._scope.next_name("top")
+        label = self._scope.next_name("top")
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            msg = f"could not add operator {name!r}: found n={shown(n)}"
+            msg = f"could not add operator {label!r}: found n={shown(n)}"
             raise InvalidUsageError(msg, hint="give how many rows to keep of each key: at least 1")
-        keys, order = self._keys_and_order(name, (by,) if isinstance(by, str) else tuple(by), order_by)
-        return self._over_history(name, Best(keys, tuple((column, not least) for column, least in order), n))
+        keys, order = self._keys_and_order(label, (by,) if isinstance(by, str) else tuple(by), order_by)
+        return self._over_history(label, Best(keys, tuple((column, not least) for column, least in order), n), name)
 
     def reduce(
-        self, function: Function, /, *, by: str | Sequence[str] = (), columns: Sequence[str] | None = None
+        self,
+        function: Function,
+        /,
+        *,
+        by: str | Sequence[str] = (),
+        columns: Sequence[str] | None = None,
+        name: str | None = None,
     ) -> Stream:
         """Give what a function makes of all rows of a key, whenever they change. What comes out is a collection.
 
@@ -1175,6 +1219,8 @@ class Stream:
             The key; null is one.
         columns : sequence of str, optional
             That it gets; all but the key unless given.
+        name : str, optional
+            As in `distinct`.
 
         Raises
         ------
@@ -1193,13 +1239,13 @@ class Stream:
         >>> rows_of(stream_of({"_time": [1, 2], "k": ["a", "a"], "n": [3, 8]}).reduce(spread, by="k"), upper=[2])
         [{'_time': 1, '_diff': 1, 'k': 'a', 'spread': 3}]
         """
-        name = self._scope.next_name("reduce")
-        self._check_function(name, function)
-        keys = tuple(self._key(name, key).name for key in ((by,) if isinstance(by, str) else tuple(by)))
+        label = self._scope.next_name("reduce")
+        self._check_function(label, function)
+        keys = tuple(self._key(label, key).name for key in ((by,) if isinstance(by, str) else tuple(by)))
         rest = [column for column in self.schema.names if column not in keys]
-        given = self._given(name, rest if columns is None else columns)
-        schema = self._tried(name, lambda: reduced_schema(function, self.schema, keys, given).empty_table())
-        return self._over_history(name, Reduce(keys, function, given, schema))
+        given = self._given(label, rest if columns is None else columns)
+        schema = self._tried(label, lambda: reduced_schema(function, self.schema, keys, given).empty_table())
+        return self._over_history(label, Reduce(keys, function, given, schema), name)
 
     def upsert(
         self,
@@ -1213,6 +1259,7 @@ class Stream:
         ignore_null_updates: bool = False,
         history: bool = False,
         tombstones: str | int | dt.timedelta | None = None,
+        name: str | None = None,
     ) -> Stream:
         """Apply a log of changes to a table: its current rows, or with `history` all versions of them.
 
@@ -1244,6 +1291,8 @@ class Stream:
             How long deletes are remembered, by their `sequence_by`; for ever unless given. A change that comes at a
             time further than this past its own sequence, while nothing is known of its key, may be of one that was
             deleted: it goes to the dead letters, too.
+        name : str, optional
+            As in `distinct`.
 
         Raises
         ------
@@ -1266,18 +1315,18 @@ class Stream:
         >>> rows_of(changes.upsert(keys="id", sequence_by="at", columns=["id", "v"]), lower=[2])
         [{'_time': 2, '_diff': -1, 'id': 7, 'v': 'a'}, {'_time': 2, '_diff': 1, 'id': 7, 'v': 'c'}]
         """
-        name = self._scope.next_name("upsert")
-        self._check_history(name)
+        label = self._scope.next_name("upsert")
+        self._check_history(label)
         if self.view.updates:
-            msg = f"could not add operator {name!r}: found updates of {self.view.name!r}, a collection"
+            msg = f"could not add operator {label!r}: found updates of {self.view.name!r}, a collection"
             raise InvalidUsageError(
                 msg, hint="give a log of changes, a stream log: a collection takes its rows away itself"
             )
-        key = tuple(self._key(name, k).name for k in dict.fromkeys((keys,) if isinstance(keys, str) else keys))
+        key = tuple(self._key(label, k).name for k in dict.fromkeys((keys,) if isinstance(keys, str) else keys))
         sequence = (sequence_by,) if isinstance(sequence_by, str) else tuple(dict.fromkeys(sequence_by))
         for option, value in (("ignore_null_updates", ignore_null_updates), ("history", history)):
             if not isinstance(value, bool):
-                msg = f"could not add operator {name!r}: found {option}={shown(value)}"
+                msg = f"could not add operator {label!r}: found {option}={shown(value)}"
                 raise InvalidUsageError(msg, hint="say True or False")
         given = {
             "tombstones": tombstones is not None,
@@ -1285,26 +1334,28 @@ class Stream:
             "history": bool(history),
             "ignore_null_updates": bool(ignore_null_updates),
         }
-        self._check_upsert(name, key, sequence, given)
-        conditions = [None if each is None else self._condition(name, each)[0] for each in (delete_when, truncate_when)]
+        self._check_upsert(label, key, sequence, given)
+        conditions = [
+            None if each is None else self._condition(label, each)[0] for each in (delete_when, truncate_when)
+        ]
         plan = upsert_plan(
             self.schema,
             keys=key,
             sequence=sequence,
-            columns=self._upsert_columns(name, key, columns, except_columns),
+            columns=self._upsert_columns(label, key, columns, except_columns),
             deleted=conditions[0],
             truncated=conditions[1],
             merges=given["ignore_null_updates"],
             history=given["history"],
         )
         used = tuple(self.schema.names)
-        view = Select(f"{name}_changes", self.view.domain, plan.schema, (self.view,), plan.columns, used)
+        view = Select(f"{label}_changes", self.view.domain, plan.schema, (self.view,), plan.columns, used)
         operator = plan.operator
         if tombstones is not None:
             assert isinstance(operator.inner, Best)
-            within = self._made(view)._with_tombstones(name, operator.inner, tombstones, "sequence_by", "delete_when")
+            within = self._made(view)._with_tombstones(label, operator.inner, tombstones, "sequence_by", "delete_when")
             operator = replace(operator, inner=within)
-        return self._made(view)._over_history(name, operator)
+        return self._made(view)._over_history(label, operator, name)
 
     def _check_upsert(self, name: str, keys: Sequence[str], sequence: Sequence[str], given: Mapping[str, bool]) -> None:
         """Refuse parameters of an upsert that say nothing, or do not go together."""
@@ -1433,6 +1484,15 @@ class Stream:
             raise InvalidUsageError(msg, hint="give a duration that is greater than 0, or leave it out: for ever")
         return length
 
+    def _check_keep(self, name: str, keep: str | None) -> None:
+        """Refuse a name of what an operator keeps that is no part of a folder's name."""
+        if keep is not None:
+            try:
+                check_stream_name(keep)
+            except InvalidUsageError as error:
+                msg = f"could not add operator {name!r}: found name={shown(keep)}"
+                raise InvalidUsageError(msg, hint=error.hint) from error
+
     def _check_history(self, name: str) -> None:
         if self._scope.evaluation == "sql":
             msg = f"could not add operator {name!r}: found an operator over all history with evaluation='sql'"
@@ -1444,15 +1504,16 @@ class Stream:
                 hint="use times of one coordinate: with several it would have to answer at times at which nothing came",
             )
 
-    def _over_history(self, name: str, operator: HistoryOperator) -> Stream:
-        """Return the result of an operator over all history."""
+    def _over_history(self, name: str, operator: HistoryOperator, keep: str | None) -> Stream:
+        """Return the result of an operator over all history; `keep` names what it keeps, and what it looks into."""
         self._check_history(name)
+        self._check_keep(name, keep)
         source = self.view
         if operator.arranges(of_updates=source.updates):
             # Of events all would have to stay: updates may forget times.
             if not source.updates:
                 source = self.as_updates().view
-            source = self._scope.looked_into(source)
+            source = self._scope.looked_into(source, keep)
         elif isinstance(source, Remembered):
             source = self._scope.kept(source)
         if isinstance(operator, Totals | Reduce):
@@ -1460,10 +1521,12 @@ class Stream:
         state = operator.state(source.schema)
         view = Remembered(name, source.domain, state, (source,), operator)
         made = self._made(view)
+        if keep is not None:
+            self._scope.kept(made.view, keep)
         shown_columns = operator.shown(source.schema)
         if state.names == shown_columns.names:
             return made
-        return self._made(Result(f"{name}_result", source.domain, shown_columns, (view,), operator))
+        return self._made(Result(f"{name}_result", source.domain, shown_columns, (made.view,), operator))
 
     def unary_notify(
         self,
@@ -1697,7 +1760,7 @@ class Stream:
         if doubled:
             msg = f"could not add operator {view.name!r}: found columns {shown(names)} beside {view.carried!r}"
             raise SchemaMismatchError(msg, hint="give each column a name of its own", context={"column": doubled[0]})
-        return Stream(self._scope, view)
+        return Stream(self._scope, self._scope.node_of(view))
 
     def _check_stream(self, name: str, other: object) -> None:
         if not isinstance(other, Stream) or other._scope is not self._scope:

@@ -20,6 +20,8 @@ Invariants
    beyond anything that the view may still give.
 4. What an operator makes of updates are updates, and what they add up to is a function of what its inputs add up to:
    no operator gets updates that could not take them back.
+5. A graph may be ten thousand operators deep, with as many ways through it as two to that power. Nothing recurses over
+   it, and no walk visits a view twice.
 """
 
 from __future__ import annotations
@@ -134,7 +136,7 @@ class LookError(Exception):
         self.error = error
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class View(ABC):
     """A stream of a dataflow, as a value.
 
@@ -149,6 +151,8 @@ class View(ABC):
     inputs : tuple of View
     updates : bool
         Whether the rows are updates of a collection.
+    rowwise : bool
+        Whether each row is made from one row alone, so that a time may be cut anywhere.
     """
 
     name: str
@@ -156,15 +160,17 @@ class View(ABC):
     schema: pa.Schema
     inputs: tuple[View, ...] = ()
     updates: bool = field(init=False, default=False)
+    rowwise: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        # Kept, since there may be a thousand views below.
+        # Kept: there may be ten thousand views below (invariant 5).
         object.__setattr__(self, "updates", self.gives_updates())
+        object.__setattr__(self, "rowwise", self.own_rowwise and all(view.rowwise for view in self.inputs))
 
-    @property
-    def rowwise(self) -> bool:
-        """Whether each row is made from one row alone, so that a time may be cut anywhere."""
-        return self.own_rowwise and all(view.rowwise for view in self.inputs)
+    def __repr__(self) -> str:
+        """Return kind and name, and those of its inputs alone."""
+        below = ", ".join(view.name for view in self.inputs)
+        return f"{type(self).__name__}({self.name!r}, of=[{below}])"
 
     @property
     def carried(self) -> Names:
@@ -356,7 +362,7 @@ class View(ABC):
         return (*self.carried, *wanted)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Replay(View):
     """The rows of a log.
 
@@ -563,7 +569,7 @@ ROW = "_row"
 """Column in which the function of `flat_map` says from which row a row is made."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Filter(View):
     """The rows for which a condition holds; those for which it is null go.
 
@@ -596,7 +602,7 @@ class Filter(View):
         return tables[0].filter(self.condition).select(self._times(wanted))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Select(View):
     """Columns computed from columns, row by row.
 
@@ -630,7 +636,7 @@ class Select(View):
         return with_times(made.select(self.carried), payload)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Mapped(View):
     """What a function makes of the rows: one row each, at its time.
 
@@ -684,7 +690,7 @@ def check_mapped(domain: TimeDomain, rows: pa.Table, made: object) -> pa.Table:
     return made.drop_columns([name for name in domain.columns if name in made.schema.names])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FlatMapped(View):
     """What a function makes of the rows: any number of each, at its time.
 
@@ -737,7 +743,7 @@ def check_flat_mapped(rows: pa.Table, made: object) -> tuple[pa.Table, pa.Array]
     return made.drop_columns([ROW]), places
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Inspected(View):
     """Its input as it is; a function is shown the rows.
 
@@ -770,7 +776,7 @@ class Inspected(View):
         return self.apply(tables, wanted)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Hinted(View):
     """Its input as it is, with a hint for the plan of Spark's DataFrames.
 
@@ -797,7 +803,7 @@ class Hinted(View):
         return tables[0].select(self._times(wanted))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Concat(View):
     """The rows of all inputs."""
 
@@ -809,7 +815,7 @@ class Concat(View):
         return pa.concat_tables(parts)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Delayed(View):
     """The rows of its input at later times.
 
@@ -845,7 +851,7 @@ class Delayed(View):
         return with_times(pa.table(self.domain.to_columns(after)), table.select(rest))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AsUpdates(View):
     """The rows of a stream as updates: each is added once, or as often as a column says.
 
@@ -883,7 +889,7 @@ class AsUpdates(View):
         return with_times(times, rows.select(wanted)).filter(pc.field(DIFF) != 0)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Negated(View):
     """Updates that take back what those of its input add."""
 
@@ -899,7 +905,7 @@ class Negated(View):
         return rows.set_column(number, rows.schema.field(number), negated)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Consolidated(View):
     """One update of each row that changes at a time: the sum of all of that time; none where it is 0."""
 
@@ -953,7 +959,7 @@ def summed_updates(domain: TimeDomain, rows: pa.Table) -> pa.Table:
     return pa.concat_tables([found, parts])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Aggregate(View):
     """Values of the groups of each complete time.
 
@@ -999,7 +1005,7 @@ class Aggregate(View):
         return self._times(wanted)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Join(View):
     """Pairs of rows of one time that agree in some columns.
 
@@ -1040,7 +1046,7 @@ class Join(View):
         return joined.select(names).cast(pa.schema([schema.field(name) for name in names]))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Notified(View):
     """What a function makes of the rows of each complete time, in ascending order of times.
 

@@ -50,8 +50,8 @@ from spark_timely.continual.plan import (
 )
 from spark_timely.dataflow.body import Body
 from spark_timely.dataflow.fingerprint import FINGERPRINT
+from spark_timely.dataflow.kept_logs import KEPT
 from spark_timely.dataflow.logs import Sink, least_time
-from spark_timely.dataflow.stream import KEPT
 from spark_timely.dataflow.views import Replay
 from spark_timely.errors import InvalidUsageError, LogMissingError, SchemaMismatchError, TimelyError, shown
 from spark_timely.log import Log

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from spark_timely.dataflow.stream import KEPT
+from spark_timely.dataflow.kept_logs import KEPT
 from spark_timely.dataflow.views import Replay
 from spark_timely.errors import InvalidUsageError
 from spark_timely.log import Log

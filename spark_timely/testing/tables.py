@@ -161,7 +161,7 @@ class _TableScope(Scope):
 
     def read(self, leaf: Replay, lo: Antichain, hi: Antichain, columns: Names) -> pa.Table:
         """Return the rows of a table at a range of times; or of what has a log of its own."""
-        source = next((view for view, kept in self._kept.items() if kept is leaf), None)
+        source = self._kept.source_of(leaf)
         if source is not None:
             # From the beginning on: what is said early may be of a later time.
             rows = source.run(self.read, _least(source), hi, columns, before=_Before(self, source))
