@@ -76,7 +76,7 @@ def _key(value: object) -> Hashable:
         return pa.Schema, value.serialize().to_pybytes()
     if isinstance(value, pa.DataType):
         return pa.DataType, value
-    if isinstance(value, MethodType):  # made anew whenever it is asked for
+    if isinstance(value, MethodType):  # another object whenever it is asked for
         return MethodType, _Object(value.__self__), _Object(value.__func__)
     if isinstance(value, Mapping):
         return dict, tuple((_key(name), _key(each)) for name, each in value.items())
