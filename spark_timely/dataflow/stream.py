@@ -33,7 +33,7 @@ from spark_timely.dataflow.history.tombstones import LatestWithin
 from spark_timely.dataflow.history.totals import Totals
 from spark_timely.dataflow.history.upsert import upsert_plan
 from spark_timely.dataflow.kept_logs import KeptLogs
-from spark_timely.dataflow.logs import Sink, check_writers, open_logs
+from spark_timely.dataflow.logs import Sink, check_writers, least_time, open_logs
 from spark_timely.dataflow.remembered import AsOfJoin, Remembered, Result
 from spark_timely.dataflow.views import (
     Aggregate,
