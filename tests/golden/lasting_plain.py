@@ -568,6 +568,19 @@ def proceed_ahead(folder: Path) -> None:
         instance.await_frontier("keys", 6)
 
 
+def write_ahead_of_reader(folder: Path) -> None:
+    log = orders_in(folder)
+    with opened(folder) as instance:
+        instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
+        instance.index("often", "SELECT n, count(*) AS c FROM totals GROUP BY n", key="n")
+        instance.maintain("keys", "SELECT DISTINCT k FROM orders", folder / "keys", imports={"orders": log.path})
+        for name in ("often", "keys"):
+            instance.await_frontier(name, 3)
+        # It does not become the as_of of its dataflow, which another one reads.
+        instance.allow_compaction("totals", [AHEAD])
+        instance.write_down()
+
+
 THINGS = [
     Thing("logs", write_logs, read_logs, proceed_logs),
     Thing("sinks", write_sinks, logs_below, proceed_sinks),
@@ -575,4 +588,5 @@ THINGS = [
     Thing("subscription", write_subscription, read_subscription, proceed_subscription),
     Thing("instance", write_instance, read_instance, proceed_instance),
     Thing("instance ahead", write_ahead, read_ahead, proceed_ahead),
+    Thing("instance ahead of reader", write_ahead_of_reader, read_ahead, proceed_ahead),
 ]

@@ -50,7 +50,7 @@ from spark_timely.compute.drive.hosting import Hosting
 from spark_timely.compute.drive.peeks import Peeks
 from spark_timely.compute.drive.place import Place, check_described, details_of
 from spark_timely.compute.drive.relations import Relations
-from spark_timely.compute.drive.resuming import as_of_of_new, greatest_epoch, resumed
+from spark_timely.compute.drive.resuming import as_of_of_new, greatest_epoch, may_forget, resumed, without_too_much
 from spark_timely.compute.drive.subscribes import Subscribes
 from spark_timely.compute.drive.upkeep import Upkeep
 from spark_timely.compute.drive.watching import Watches
@@ -183,7 +183,7 @@ class Driver:
             self.instance.handle(told)
         session: list[Command] = []
         chosen = resumed(self.context, [each.dataflow for each in found if isinstance(each, CreateDataflow)])
-        for command in found:  # one turn per command
+        for command in without_too_much(self.context, found, chosen.values()):  # one turn per command
             if isinstance(command, CreateDataflow):
                 session.append(CreateDataflow(chosen[command.dataflow.export_ids]))
             elif not isinstance(command, CreateInstance | AllowWrites):
@@ -261,6 +261,8 @@ class Driver:
                 msg = f"could not take a command: found {type(command).__name__} in an instance that only follows"
                 raise OwnershipError(msg, hint="send it to the instance that writes, or allow writes here")
             compacts = isinstance(command, AllowCompaction) and not command.frontier.is_empty
+            if isinstance(command, AllowCompaction) and compacts:
+                command = replace(command, frontier=may_forget(self.context, command.id, command.frontier))
             if lasts and not compacts:
                 self._commands.store(rows_of((*history.lasting(), command, *more)))
             for each in (command, *more):  # one turn per command

@@ -60,6 +60,11 @@ class Facts:
             reported = self._context.instance.collection(id_).reported
             return self.domain_of(id_).minimum_frontier if reported is None else reported
 
+    def allowed(self, id_: str) -> Antichain:
+        """Return how far a collection may be compacted."""
+        with self._context.lock:
+            return self._context.instance.allowed(id_)
+
     def schema_of(self, id_: str) -> pa.Schema:
         """Return the columns of a collection that keeps rows."""
         context = self._context

@@ -6,6 +6,7 @@ What this process has of its own, its subscribes and peeks, continues where it w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spark_timely.compute.command import (
@@ -17,7 +18,7 @@ from spark_timely.compute.command import (
     UpdateConfiguration,
     parse_command,
 )
-from spark_timely.compute.drive.resuming import resumed, uppers_of
+from spark_timely.compute.drive.resuming import may_forget, resumed, uppers_of
 from spark_timely.compute.history import reduced
 from spark_timely.time.antichain import Antichain
 
@@ -79,8 +80,10 @@ def _take_up(context: Context, command: Command, chosen: Mapping[tuple[str, ...]
         case AllowCompaction(id_, frontier):
             if frontier.is_empty:
                 _drop_here(context, [id_])
-            elif instance.has(id_) and not frontier.less_equal_frontier(instance.allowed(id_)):
-                instance.handle(command)
+            elif instance.has(id_):
+                taken = may_forget(context, id_, frontier)
+                if not taken.less_equal_frontier(instance.allowed(id_)):
+                    instance.handle(replace(command, frontier=taken))
 
 
 def _drop_here(context: Context, ids: Iterable[str]) -> None:

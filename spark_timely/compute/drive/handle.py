@@ -675,9 +675,15 @@ class Handle:
             if not missing_ok:
                 raise
 
-    def allow_compaction(self, id_: str, frontier: FrontierLike, /) -> None:
-        """Let an index forget what tells times before a frontier apart."""
-        self.send(AllowCompaction(id_, self._driver.facts.domain_of(id_).parse_frontier(frontier)))
+    def allow_compaction(self, id_: str, frontier: FrontierLike, /) -> Antichain:
+        """Let an index forget what tells times before a frontier apart, and return what was taken.
+
+        At most the newest time that can be answered is taken, and what was allowed before stays allowed. The empty
+        frontier drops it.
+        """
+        given = self._driver.facts.domain_of(id_).parse_frontier(frontier)
+        self.send(AllowCompaction(id_, given))
+        return given if given.is_empty else self._driver.facts.allowed(id_)
 
     def write_down(self) -> None:
         """Have all that was allowed to be compacted in the command log when this returns, rather than in a second."""

@@ -5,17 +5,19 @@ Invariants
 1. What was written is there and continues: an as_of after a restart is none that an output, or what reads it, has not
    passed.
 2. No dataflow begins before what it imports can tell.
+3. No export is allowed to forget the newest time that it can answer (`may_forget`): else it could never answer again.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
 from spark_timely.compute.as_of import DataflowFacts, ExportFacts, ImportFacts, choose_as_of, stepped_back
-from spark_timely.compute.command import Command, CreateDataflow, Dataflow, Export
+from spark_timely.compute.command import AllowCompaction, Command, CreateDataflow, Dataflow, Export
 from spark_timely.compute.drive.task import recorded_beginning
 from spark_timely.compute.plan import is_task
 from spark_timely.errors import LogMissingError, TimelyError
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from spark_timely.compute.drive.context import Context
     from spark_timely.log.log import Log
 
-__all__ = ["as_of_of_new", "greatest_epoch", "own_log", "resumed", "uppers_of"]
+__all__ = ["as_of_of_new", "greatest_epoch", "may_forget", "own_log", "resumed", "uppers_of", "without_too_much"]
 
 _log = masked_logger("spark_timely.compute")
 
@@ -171,6 +173,82 @@ def _facts_of(context: Context, dataflow: Dataflow) -> DataflowFacts:
                 upper_of = None
         outputs.append(ExportFacts(export.id, export.kind, upper_of))
     return DataflowFacts(json.dumps(dataflow.export_ids), tuple(imports), tuple(outputs), dataflow.domain)
+
+
+def may_forget(context: Context, id_: str, frontier: Antichain, /, dataflow: Dataflow | None = None) -> Antichain:
+    """Return how far a collection may be compacted of what was asked: at most to the newest time that it can answer.
+
+    That is the last complete one, or its as_of before that is complete. What is complete as a whole may forget anything
+    that is asked, and a relation of the introspection, which is always peeked at the minimum, nothing.
+
+    Parameters
+    ----------
+    context : Context
+    id_ : str
+    frontier : Antichain
+        What was asked; not empty.
+    dataflow : Dataflow, optional
+        That the collection is an export of; the one that is there unless given.
+
+    Raises
+    ------
+    StorageError
+        If its log cannot be looked at.
+    """
+    there = context.runs() if dataflow is None else ()
+    of = dataflow or next((each.dataflow for each in there if id_ in each.dataflow.export_ids), None)
+    if of is None:
+        return frontier.meet(context.created().domain.minimum_frontier)
+    path = context.place.path_of(next(each for each in of.exports if each.id == id_))
+    log = None if path is None else own_log(context, path)
+    upper = of.domain.minimum_frontier if log is None else log.frontier()
+    return frontier.meet(of.as_of.join(stepped_back(upper, of.domain)))
+
+
+def without_too_much(context: Context, commands: Iterable[Command], /, dataflows: Iterable[Dataflow]) -> list[Command]:
+    """Return commands of a command log without what an earlier version let them say: to forget what is not there yet.
+
+    Parameters
+    ----------
+    context : Context
+    commands : iterable of Command
+        Reduced.
+    dataflows : iterable of Dataflow
+        As they are resumed.
+
+    Notes
+    -----
+    Each is warned of: what was asked for shows in no answer any more.
+    """
+    of = {id_: dataflow for dataflow in dataflows for id_ in dataflow.export_ids}
+    found: list[Command] = []
+    for command in commands:  # one turn per command
+        match command:
+            case CreateDataflow(dataflow) if uppers_of(context, dataflow):
+                for id_ in dataflow.export_ids:
+                    _less_of(context, AllowCompaction(id_, dataflow.as_of), of[id_])
+                found.append(command)
+            case AllowCompaction(id_, frontier) if id_ in of and not frontier.is_empty:
+                found.append(_less_of(context, command, of[id_]))
+            case _:
+                found.append(command)
+    return found
+
+
+def _less_of(context: Context, command: AllowCompaction, dataflow: Dataflow) -> AllowCompaction:
+    """Return a command with no more than can be forgotten, and warn where that is less."""
+    try:
+        taken = may_forget(context, command.id, command.frontier, dataflow)
+    except TimelyError as error:  # it is said by the dataflow, when it is to run
+        _log.debug("export %r cannot be looked at: %s", command.id, error)
+        taken = command.frontier.meet(dataflow.as_of)
+    if taken != command.frontier:
+        given, less = (dataflow.domain.render_frontier(each) for each in (command.frontier, taken))
+        _log.warning(
+            "export %r may be compacted to %s by the command log, past the newest time that it can answer: it is taken "
+            "as %s", command.id, given, less,
+        )  # fmt: skip
+    return replace(command, frontier=taken)
 
 
 def own_log(context: Context, path: str, /) -> Log | None:

@@ -21,11 +21,10 @@ def log(tmp_path: Path) -> Log:
     return orders(tmp_path / "orders", (1, 1, 1, 10), (2, 1, 2, 20), upper=4)
 
 
-def test_index_that_may_forget_ahead_is_read_from_there(tmp_path: Path) -> None:
+def test_index_that_begins_ahead_is_read_from_there(tmp_path: Path) -> None:
     empty = create_log(tmp_path / "orders", SCHEMA, kind="collection", minimum=(0,), flush=False)
     with handle(tmp_path / "instance") as instance:
-        instance.index("totals", TOTALS, imports={"orders": empty.path}, key="k")
-        instance.allow_compaction("totals", 3)
+        instance.index("totals", TOTALS, imports={"orders": empty.path}, key="k", as_of=3)
         batches = instance.subscribe("SELECT k FROM totals")
         later = instance.index("later", "SELECT k, n FROM totals")
         assert later.as_of.elements == ((3,),)
