@@ -55,6 +55,8 @@ class Context:
         Whether whoever takes the batches of a subscribe, given by its id, has room for another one.
     errors : dict of int to str
         What is shown as the error of each dataflow; an empty text for none.
+    failed : dict of int to BaseException
+        Why each dataflow gives nothing more, as long as things are as they are; those not there may.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Context:
         self.wake = threading.Event()
         self.wants: Callable[[str], bool] = lambda _: True
         self.errors: dict[int, str] = {}
+        self.failed: dict[int, BaseException] = {}
         self._started: tuple[Running, ...] = ()
         self._of_kind: dict[str, tuple[tuple[Running, Export], ...]] = {}
         self._started_at = -1
@@ -136,6 +139,8 @@ class Context:
     def tell_error(self, number: int, ids: Iterable[str], error: BaseException | None) -> None:
         """Show the error of a dataflow, or that it has none any more."""
         text = "" if error is None else described(error)
+        if error is None:
+            self.failed.pop(number, None)
         if self.errors.get(number, "") == text:
             return
         self.errors[number] = text

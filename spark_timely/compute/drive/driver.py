@@ -128,7 +128,7 @@ class Driver:
         hosted: dict[int, Hosted] = {}
         self.facts = Facts(self.context, hosted)
         self._watches = Watches(self.context)
-        self._peeks = Peeks(self.context, self._watches)
+        self._peeks = Peeks(self.context, self._watches, hosted)
         self._subscribes = Subscribes(self.context, hosted)
         self._hosting = Hosting(
             self.context,
@@ -384,7 +384,8 @@ class Driver:
         return busy or bool(responses) or self.instance.version != before, responses
 
     def _fail(self, number: int, error: BaseException) -> None:
-        """Answer those who wait for what a dataflow gives that has failed for good."""
+        """Answer those who wait for what a dataflow gives that has failed for good; peeks with the next look."""
+        self.context.failed[number] = error
         self._subscribes.fail(number, error)
         self._copies.fail(number, error)
 

@@ -751,7 +751,8 @@ class Handle:
             if not self._wait(lambda: id_ in self._answers, timeout_s):
                 self.send(CancelPeek(id_))
                 msg = f"could not peek {target!r}: found no answer after {timeout_s:g} seconds"
-                raise WaitTimeoutError(msg, hint="wait longer, or peek at an earlier time")
+                waits = "" if path else f": {self._driver.facts.why(target)}"
+                raise WaitTimeoutError(msg, hint=f"wait longer, or peek at an earlier time{waits}")
             answer = self._answers.pop(id_)
         finally:
             with self._changed:

@@ -291,6 +291,11 @@ class Hosted:
         return [] if self.engine is None else list(self.engine.failures)
 
     @property
+    def has_failed(self) -> bool:
+        """Whether all outputs stand, as far as can be told: the only one, or as many as there are."""
+        return len(self.failures) >= len(self.written) if len(self.written) > 1 else bool(self.failures)
+
+    @property
     def due_s(self) -> float | None:
         """After how many seconds there is something to do although nothing is new; None: there is nothing."""
         return None if self.engine is None else rest_of([self.engine])

@@ -218,6 +218,7 @@ class Hosting:
         if not dropped:
             return
         self._context.errors.pop(number, None)
+        self._context.failed.pop(number, None)
         self._steps_failed.pop(number, None)
         self._failed_looks.pop(number, None)
         there = self._context.exports()
@@ -310,6 +311,8 @@ class Hosting:
         self.let_go(number)
         self._broken[number] = error, tries, self._context.now() + pause_s(tries)
         self._context.tell_error(number, hosted.dataflow.export_ids, error)
+        if _lasts(error, tries):
+            self._on_failed(number, error)
 
     # Telling -------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ Invariants
 1. What fails is the answer to its peek, and ends nothing else.
 2. A peek that waits costs nothing until what it waits for has moved.
 3. What is answered of a collection is of a log that this instance has written, whatever is at its path.
+4. A peek does not wait for what cannot come: where the dataflow of its collection, or one that this waits for, has
+   failed for good before the peek's time, that failure is the answer.
 """
 
 from __future__ import annotations
@@ -21,13 +23,17 @@ from spark_timely.answers.peek import peek
 from spark_timely.compute.drive.context import Context, written
 from spark_timely.compute.drive.resuming import own_log
 from spark_timely.compute.observation import AnswerLatency, PeekAnswer
-from spark_timely.errors import DataLossError, NotBeyondError, WaitTimeoutError, described
+from spark_timely.errors import DataLossError, NotBeyondError, WaitTimeoutError, described, shown
 from spark_timely.log.log import MemoryLog
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from spark_timely.compute.command import Peek
+    from spark_timely.compute.drive.hosted import Hosted
     from spark_timely.compute.drive.watching import Watches
     from spark_timely.compute.instance import PendingPeek
+    from spark_timely.time.domain import TimeDomain
 
 __all__ = ["Peeks", "keys_of_text", "text_of_keys"]
 
@@ -41,10 +47,12 @@ class Peeks:
     ----------
     context : Context
     watches : Watches
+    hosted : mapping of int to Hosted
+        The dataflows that run, by number.
     """
 
-    def __init__(self, context: Context, watches: Watches) -> None:
-        self._context, self._watches = context, watches
+    def __init__(self, context: Context, watches: Watches, hosted: Mapping[int, Hosted]) -> None:
+        self._context, self._watches, self._hosted = context, watches, hosted
         self._answerers = ThreadPoolExecutor(_ANSWERERS, thread_name_prefix="spark_timely-answer")
         self._running: dict[str, tuple[Future[None], float]] = {}
         # What a peek saw when it was tried last, and the path of what it asks.
@@ -73,6 +81,7 @@ class Peeks:
             state: object = each.ready
             if each.peek.collection is not None:
                 if not each.ready and each.peek.collection not in relations:
+                    self._answer_failed(each.peek, each.peek.collection)
                     continue  # what its log has is nobody's yet
             else:
                 state = self._watches.version_for_peek(str(each.peek.path))
@@ -81,6 +90,44 @@ class Peeks:
             self._tried[each.peek.id] = state
             began = context.now() if running is None else running[1]
             self._running[each.peek.id] = self._answerers.submit(self._answer, each, began), began
+
+    def _answer_failed(self, asked: Peek, collection: str) -> None:
+        """Answer a peek that waits for what has failed (invariant 4)."""
+        failed = self._failed_before(collection, asked.time) if self._context.failed else None
+        if failed is None:
+            return
+        id_, error = failed
+        at = shown(written(self._domain_of(collection), asked.time))
+        what = f"{id_!r}" if id_ == collection else f"{id_!r}, which it waits for,"
+        msg = f"could not peek {collection!r} at {at}: found that {what} has failed: {described(error)}"
+        self._context.instance.tell(PeekAnswer(asked.id, error=msg))
+        self._context.wake.set()
+
+    def _domain_of(self, collection: str) -> TimeDomain:
+        return next(each.dataflow.domain for each in self._context.runs() if collection in each.live)
+
+    def _failed_before(self, collection: str, time: tuple[int, ...]) -> tuple[str, BaseException] | None:
+        """Return the export that a collection waits for before a time, and why it has failed; None if none has."""
+        context = self._context
+        made_by = {id_: running for running in context.runs() for id_ in running.live}
+        waiting, seen = [collection], set[str]()
+        while waiting:  # one turn per export
+            id_ = waiting.pop()
+            running = made_by.get(id_)
+            if running is None or id_ in seen:
+                continue
+            seen.add(id_)
+            upper = running.uppers.get(id_, running.dataflow.domain.minimum_frontier)
+            if not upper.less_equal(time):
+                continue  # it has the time
+            hosted = self._hosted.get(running.number)
+            # Where some of several exports have failed, nobody says which: the others continue.
+            if running.number in context.failed and (hosted is None or hosted.has_failed):
+                return id_, context.failed[running.number]
+            if hosted is not None:
+                behind = hosted.behind(upper.join(running.dataflow.as_of))
+                waiting += [each.export for each in hosted.dataflow.imports if each.name in behind and each.export]
+        return None
 
     def _answer(self, pending: PendingPeek, began: float) -> None:
         """Try to answer a peek; one that has to wait is tried again."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import random
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from spark_timely.compute.command import Export
+from spark_timely.compute.drive.handle import Handle
 from spark_timely.dataflow.engine import outputs
 from spark_timely.errors import OperatorError, SinceViolationError
 from spark_timely.log.log import Log, create_log, open_log
-from tests.unit.compute.instances import TOTALS, append, handle, orders, rows, working
+from tests.faults.harness import long_lane
+from tests.unit.compute.instances import TOTALS, append, handle, orders, rows, tasks, working
 from tests.unit.compute.test_drive_edges import wait_until
 
 ROWS = "SELECT k, v FROM orders"
@@ -159,3 +165,93 @@ def test_log_of_another_writer_at_a_path_is_no_answer(tmp_path: Path, log: Log) 
         shutil.copytree(other.path, path)
         with pytest.raises(OperatorError, match="has not written"):
             instance.peek("out", at=3)
+
+
+def peeks_the_failure(instance: Handle, id_: str, at: int, of: str) -> None:
+    """See that a peek is answered by why an export has failed, before its time is over."""
+    with pytest.raises(OperatorError, match=rf"could not peek '{id_}' at {at}: found that {of!r}.* has failed: "):
+        instance.peek(id_, at=at, timeout_s=60)
+
+
+def test_peek_of_what_failed_is_answered_by_the_failure(tmp_path: Path, log: Log) -> None:
+    with handle(tmp_path / "instance") as instance:
+        instance.index("sums", SUM, imports={"orders": log.path}, key="k")
+        instance.maintain("ones", "SELECT k FROM sums", tmp_path / "ones")
+        for id_ in ("sums", "ones"):
+            instance.await_frontier(id_, 3)
+        with ThreadPoolExecutor(2) as threads:
+            early = [threads.submit(peeks_the_failure, instance, id_, 4, "sums") for id_ in ("sums", "ones")]
+            wait_until(lambda: instance.show("peeks").num_rows == 2)
+            spoil(log)
+            for each in early:
+                each.result()
+        for id_ in ("sums", "ones"):
+            peeks_the_failure(instance, id_, 4, "sums")
+            peeks_the_failure(instance, id_, 9, "sums")
+            assert instance.peek(id_, at=3).num_rows == 2
+    with handle(tmp_path / "instance") as instance:
+        peeks_the_failure(instance, "ones", 4, "sums")
+
+
+def test_peek_of_an_export_beside_one_that_failed_is_answered(tmp_path: Path, log: Log) -> None:
+    with handle(tmp_path / "instance") as instance:
+        exports = [Export(id_, "log", json.dumps({"path": str(tmp_path / id_)})) for id_ in ("well", "lost")]
+        instance.dataflow("two", ROWS, exports, imports={"orders": log.path})
+        for id_ in ("well", "lost"):
+            instance.await_frontier(id_, 3)
+        open_log(tmp_path / "lost").writer(owner="another", takeover=True)
+        append(log, (4, 1, 7, 70), upper=5)
+        wait_until(lambda: instance.show("errors").num_rows > 0)
+        append(log, (5, 1, 7, 70), upper=6)
+        assert instance.peek("well", at=5).num_rows == 4
+
+
+class Broken:
+    """Jobs of dataflows of some names fail."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def __call__(self, name: str, options: Any) -> Any:
+        def job(*given: Any) -> Any:
+            if name in self.names:
+                msg = f"no room for {name}"
+                raise RuntimeError(msg)
+            return tasks(name, options)(*given)
+
+        return job
+
+
+@pytest.mark.parametrize("seed", range(40 if long_lane() else 3))
+def test_peeks_of_all_that_reads_what_failed_are_answered(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """At random: exports that read each other, one of which fails for a while; those that do not read it are right."""
+    monkeypatch.setattr(outputs, "_PAUSES_S", (0.01, 0.02))
+    rng, broken = random.Random(seed), Broken()
+    reads: dict[str, set[str]] = {}
+    with handle(tmp_path / "instance", working=working(tasks=broken)) as instance:
+        for number in range(5):
+            id_, source = f"e{number}", rng.choice(["orders", *reads])
+            query = f"SELECT k, count(*) AS n FROM {source} GROUP BY k"
+            imports = {} if source in reads else {"orders": log.path}
+            if rng.random() < 0.5:
+                instance.index(id_, query, imports=imports, key=rng.choice(["k", ()]))
+            else:
+                instance.maintain(id_, query, tmp_path / id_, imports=imports)
+            reads[id_] = reads.get(source, set()) | {id_}
+        for id_ in reads:
+            instance.await_frontier(id_, 3)
+        failed = rng.choice(list(reads))
+        broken.names.add(failed)
+        append(log, (4, 1, 9, 90), upper=5)
+        for id_ in rng.sample(list(reads), len(reads)):
+            if failed in reads[id_]:
+                peeks_the_failure(instance, id_, 4, failed)
+            else:
+                assert instance.peek(id_, at=4).num_rows == 3
+        # Mended, it gives what it would have given.
+        broken.names.clear()
+        for id_ in reads:
+            instance.await_frontier(id_, 4)
+            assert instance.peek(id_, at=4).num_rows == 3
