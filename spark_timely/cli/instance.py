@@ -2,7 +2,8 @@
 
 Invariants
 ----------
-1. ``create``, ``drop`` and ``configure`` ask the process that runs the instance; they never write its command log.
+1. ``create``, ``drop``, ``configure`` and ``remove`` ask the process that runs the instance; they never write its
+   command log.
 2. ``status``, ``peek`` and ``why`` follow the instance: they need no Spark, and change nothing.
 """
 
@@ -30,6 +31,7 @@ from spark_timely.errors import InvalidOptionError, MissingError, shown
 from spark_timely.log.store.storage import normal_path
 
 _STATUS: Final = "hydration"
+_FOLDERS: Final = "folders"
 
 
 def _pairs(options: argparse.Namespace, name: str) -> dict[str, str]:
@@ -49,6 +51,17 @@ def _id(options: argparse.Namespace) -> str:
         msg = f"could not read the command line: found {options.action} without an id"
         raise InvalidOptionError(msg, hint=f"write spark-timely instance DIR {options.action} ID")
     return str(options.id)
+
+
+def _starts(options: argparse.Namespace) -> dict[str, int]:
+    """Return NAME=START options as a mapping."""
+    found = {}
+    for name, start in _pairs(options, "adopt").items():  # one turn per option
+        if not start.isdecimal():
+            msg = f"could not read the command line: found --adopt {shown(f'{name}={start}')}"
+            raise InvalidOptionError(msg, hint="write --adopt NAME=START, where START is a number")
+        found[name] = int(start)
+    return found
 
 
 def _place(options: argparse.Namespace) -> Place:
@@ -92,6 +105,8 @@ def _run(options: argparse.Namespace, console: Console) -> bool:
             options.directory,
             read_only=options.read_only,
             moved=options.moved,
+            adopts=_starts(options),
+            leaves=options.leave,
             storage_options=storage_options(options),
             new_session=lambda: spark_of(options),
         )
@@ -173,6 +188,10 @@ def _drop(options: argparse.Namespace, console: Console) -> bool:
     return _ask("drop", {"id": _id(options)}, options, console)
 
 
+def _remove(options: argparse.Namespace, console: Console) -> bool:
+    return _ask("remove", {"id": _id(options)}, options, console)
+
+
 def _configure(options: argparse.Namespace, console: Console) -> bool:
     values: dict[str, object] = {}
     for name, text in _pairs(options, "set").items():  # one turn per option
@@ -191,13 +210,16 @@ def _configure(options: argparse.Namespace, console: Console) -> bool:
 
 def _status(options: argparse.Namespace, console: Console) -> bool:
     relation = options.id or _STATUS
-    if relation not in RELATIONS:
+    if relation not in (*RELATIONS, _FOLDERS):
         msg = f"could not read the command line: found no relation {shown(relation)}"
-        raise InvalidOptionError(msg, hint=f"choose among {', '.join(sorted(RELATIONS))}")
+        raise InvalidOptionError(msg, hint=f"choose among {', '.join(sorted((*RELATIONS, _FOLDERS)))}")
     with _following(options) as instance:
         instance.settle()
-        table = instance.show(relation)
+        table = instance.folders() if relation == _FOLDERS else instance.show(relation)
+        unknown = instance.unknown_folders() if relation == _STATUS else []
     print_rows(table.schema.names, rows_of(table), "json" if console.json_mode else "table", console)
+    if unknown and not console.json_mode:
+        console.line(f"folders that no collection has, and that stay: {len(unknown)} (status folders lists them)")
     return True
 
 
@@ -240,6 +262,7 @@ _ACTIONS: Final[Mapping[str, Run]] = {
     "status": _status,
     "peek": _peek,
     "why": _why,
+    "remove": _remove,
 }
 
 

@@ -398,10 +398,15 @@ def _instance_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         metavar="ACTION",
-        choices=["run", "create", "drop", "configure", "status", "peek", "why"],
-        help="run, create, drop, configure, status, peek or why",
+        choices=["run", "create", "drop", "configure", "status", "peek", "why", "remove"],
+        help="run, create, drop, configure, status, peek, why or remove",
     )
-    parser.add_argument("id", metavar="ID", nargs="?", help="of a collection; with status: a relation (hydration)")
+    parser.add_argument(
+        "id",
+        metavar="ID",
+        nargs="?",
+        help="of a collection; with status: a relation (hydration), or folders; with remove: a folder",
+    )
     parser.add_argument("--query", metavar="SQL", help="create: what is maintained")
     parser.add_argument(
         "--import",
@@ -440,6 +445,20 @@ def _instance_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", metavar="N", type=int, help="peek: at most this number of rows")
     parser.add_argument("--read-only", action="store_true", help="run: follow the process that maintains the instance")
     parser.add_argument("--moved", action="store_true", help="run: the directory was meant to be moved to where it is")
+    parser.add_argument(
+        "--adopt",
+        metavar="NAME=START",
+        action="append",
+        default=[],
+        help="run: the command log went back; continue a collection as this start wrote it",
+    )
+    parser.add_argument(
+        "--leave",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="run: the command log went back, or is lost; leave a collection, or a folder, as it is (* all folders)",
+    )
     parser.add_argument("--master", metavar="MASTER", default="local[*]", help="run: where Spark runs (local[*])")
     _timeout_argument(parser)
 
@@ -685,8 +704,9 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "instance",
         "run a compute instance, ask it for something, look at it",
-        "Maintain dataflows that come and go. run starts Spark and takes what others ask for; create, drop and"
-        " configure ask the process that runs; status, peek and why look at it, without Spark.",
+        "Maintain dataflows that come and go. run starts Spark and takes what others ask for; create, drop,"
+        " configure and remove ask the process that runs; status, peek and why look at it, without Spark. remove"
+        " deletes a folder of the instance that no collection has; status folders lists them.",
         _instance_arguments,
         "spark_timely.cli.instance",
     ),

@@ -11,6 +11,8 @@ Invariants
    else moves its frontier.
 3. Of a log that is at another place than its newest start was, nothing is taken over unless somebody says that it was
    moved: a copy has the same id, and would write to the same outputs.
+4. What is taken over is what was judged: in another state the log is judged again. What a judgement changes is in the
+   commit that takes over.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from __future__ import annotations
 import os
 import time as monotonic
 import uuid
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,9 +41,11 @@ from spark_timely.protocol.note import Fence, Note, OutputNote
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["CommandLog"]
+    from spark_timely.compute.history import Row
+
+__all__ = ["CommandLog", "Judge", "Judgement"]
 
 _SCHEMA: Final = pa.schema([pa.field("number", pa.int64()), pa.field("command", pa.string())])
 _OWNER: Final = "compute instance"
@@ -48,6 +54,26 @@ _PLACE: Final = "at "
 _MOST_TRIES: Final = 20
 # To let the log forget is a commit of its own.
 _STORED_BETWEEN: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a start that takes a command log over makes of it.
+
+    Attributes
+    ----------
+    above : int
+        The epoch is greater than this: than any that an output of the instance names.
+    rows : sequence of (int, str) or None
+        What the log has to hold from then on. None: what it holds.
+    """
+
+    above: int = 0
+    rows: Sequence[Row] | None = None
+
+
+Judge: TypeAlias = Callable[["Fence | None", "Sequence[Row]"], Judgement]
+"""Is called with the start that holds the log and with its rows, and raises where they are not to be continued."""
 
 
 class CommandLog:
@@ -154,13 +180,13 @@ class CommandLog:
             )
         return list(zip(numbers, texts, strict=True))
 
-    def take_over(self, *, above: int = 0, moved: bool = False) -> Fence:
+    def take_over(self, *, judge: Judge | None = None, moved: bool = False) -> Fence:
         """Take the log over for a new start; commits of earlier ones are refused from then on (invariant 1).
 
         Parameters
         ----------
-        above : int
-            The epoch is greater than this: than any that an output of the instance names.
+        judge : callable, optional
+            Judges the log before it is taken over (invariant 4).
         moved : bool
             Whether the log was meant to be moved to where it is (invariant 3).
 
@@ -189,19 +215,22 @@ class CommandLog:
                     hint="a copy would write to the outputs of the other; if it was moved, say moved=True",
                     context={"path": path},
                 )
-            epoch = max(above, 0 if note.fence is None else note.fence.epoch) + 1
-            fence = Fence(self.instance, epoch, uuid.uuid4().hex)
+            rows = self.rows()
             state = self.log.stream(_STREAM)
             assert state is not None  # it was opened above
+            if self._note() != note:
+                continue  # another start, between the two looks
+            judgement = Judgement() if judge is None else judge(note.fence, rows)
+            wanted = dict(rows if judgement.rows is None else judgement.rows)
+            epoch = max(judgement.above, 0 if note.fence is None else note.fence.epoch) + 1
+            fence = Fence(self.instance, epoch, uuid.uuid4().hex)
+            taken = Note(output=OutputNote(fence=fence, outline=f"{_PLACE}{place}"))
+            reason = f"start {epoch}"
             try:
-                StreamWriter(self.log, _STREAM, _OWNER).compare_and_append_files(
-                    (),
-                    expected=state,
-                    upper=state.frontier,
-                    reason=f"start {epoch}",
-                    note=Note(output=OutputNote(fence=fence, outline=f"{_PLACE}{place}")),
-                    fence=fence,
-                )
+                if not self._append(state.frontier, dict(rows), wanted, reason, taken, fence):
+                    StreamWriter(self.log, _STREAM, _OWNER).compare_and_append_files(
+                        (), expected=state, upper=state.frontier, reason=reason, note=taken, fence=fence
+                    )
             except (UpperMismatchError, OwnershipError):
                 if number + 1 == _MOST_TRIES:
                     raise
@@ -211,7 +240,37 @@ class CommandLog:
                     raise
             self.fence = fence
             return fence
-        raise AssertionError  # the last turn returns, or raises
+        msg = f"could not take over command log {place!r}: found that others take it over again and again"
+        raise OwnershipError(msg, hint="end the other starts", context={"path": path})
+
+    def _append(
+        self,
+        frontier: Antichain,
+        before: Mapping[int, str],
+        wanted: Mapping[int, str],
+        reason: str,
+        note: Note | None,
+        fence: Fence,
+    ) -> bool:
+        """Bring the log to hold some rows, in one commit; return whether there was anything to do."""
+        gone = [item for item in before.items() if wanted.get(item[0]) != item[1]]
+        come = [item for item in wanted.items() if before.get(item[0]) != item[1]]
+        changes = (*gone, *come)
+        if not changes:
+            return False
+        at = frontier.elements[0][0]
+        table = pa.table(
+            {
+                "_time": pa.array([at] * len(changes), pa.int64()),
+                "_diff": pa.array([-1] * len(gone) + [1] * len(come), pa.int64()),
+                "number": pa.array([number for number, _ in changes], pa.int64()),
+                "command": pa.array([text for _, text in changes], pa.string()),
+            }
+        )
+        StreamWriter(self.log, _STREAM, _OWNER).compare_and_append(
+            table, expected=frontier, upper=at + 1, reason=reason, note=note, fence=fence
+        )
+        return True
 
     def store(self, rows: Iterable[tuple[int, str]]) -> None:
         """Bring the log to hold some commands and no others, in one commit; none where it does already.
@@ -236,24 +295,10 @@ class CommandLog:
         assert state is not None  # it was taken over
         if state.frontier != self._frontier:
             self._rows, self._frontier = dict(self.rows()), self.log.frontier()
-        gone = [item for item in self._rows.items() if wanted.get(item[0]) != item[1]]
-        come = [item for item in wanted.items() if self._rows.get(item[0]) != item[1]]
-        if not gone and not come:
-            return
         at = self._frontier.elements[0][0]
-        changes = pa.table(
-            {
-                "_time": pa.array([at] * (len(gone) + len(come)), pa.int64()),
-                "_diff": pa.array([-1] * len(gone) + [1] * len(come), pa.int64()),
-                "number": pa.array([number for number, _ in (*gone, *come)], pa.int64()),
-                "command": pa.array([text for _, text in (*gone, *come)], pa.string()),
-            }
-        )
-        writer = StreamWriter(self.log, _STREAM, _OWNER)
         try:
-            writer.compare_and_append(
-                changes, expected=self._frontier, upper=at + 1, reason="commands", fence=self.fence
-            )
+            if not self._append(self._frontier, self._rows, wanted, "commands", None, self.fence):
+                return
         except StorageError as error:
             if error.determinate or not self._happened(at):
                 raise
@@ -268,6 +313,13 @@ class CommandLog:
         if self._stored % _STORED_BETWEEN == 0:
             # What commands were before interests nobody.
             self.log.allow_compaction(at)
+
+    def add(self, rows: Iterable[tuple[int, str]]) -> None:
+        """Have rows in the log beside those that are there; what `store` says holds here too."""
+        state = self.log.stream(_STREAM)
+        if state is None or state.frontier != self._frontier:
+            self._rows, self._frontier = dict(self.rows()), self.log.frontier()
+        self.store({**self._rows, **dict(rows)}.items())
 
     def _happened(self, at: int) -> bool:
         """Whether a commit that completes a time is there (invariant 2)."""

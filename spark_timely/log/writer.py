@@ -442,6 +442,7 @@ class StreamWriter:
         upper: FrontierLike,
         time_column: str | Sequence[str] | None = None,
         reason: str = "compare and append",
+        note: Note | None = None,
         fence: Fence | None = None,
     ) -> CommitOutcome:
         """Append all messages of a range of times, if the stream's frontier is as expected.
@@ -456,6 +457,8 @@ class StreamWriter:
             Frontier of the stream afterwards.
         time_column : str or sequence of str, optional
         reason : str
+        note : Note, optional
+            For programs.
         fence : Fence, optional
             The start of a compute instance that appends, as in `CommitRequest`.
 
@@ -495,7 +498,7 @@ class StreamWriter:
                 frontier=after.to_json(),
             )
         try:
-            return self._commit(state, table, times, p_times, deltas, reason, fence=fence)
+            return self._commit(state, table, times, p_times, deltas, reason, note=note, fence=fence)
         except UpperMismatchError as error:
             current = self.state.frontier
             if current == want:
@@ -702,7 +705,7 @@ class StreamWriter:
             if note is not None and table is not None and _is_unclear(error):
                 if note.attempt is not None:
                     self._unclear.append(_Unclear(state.seq + 1, note.attempt, _digest(table), files))
-                if isinstance(error, StorageError):
+                if isinstance(error, StorageError) and (note.attempt is not None or batch is not None):
                     repeat = _REPEAT if note.attempt is not None else _REPEAT_KEYED
                     error.hint = repeat if error.hint is None else f"{error.hint}; {repeat}"
             raise

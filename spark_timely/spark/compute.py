@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -63,6 +63,12 @@ class ComputeInstance(Handle):
         Whether to follow the process that maintains the instance, until `allow_writes`.
     moved : bool
         Whether the directory was meant to be moved: a copy is refused unless this says so.
+    adopts : mapping of str to int, optional
+        Where the command log went back: collections that continue as later starts wrote them, each with the start that
+        the error names.
+    leaves : iterable of str, optional
+        Where the command log went back, or is lost: collections whose dataflows are dropped while what they wrote
+        stays, and folders that stay; ``*`` stands for all folders that no command names.
     retain : str or None
         How long imports keep what has not been read while the instance is stopped. None: nothing is retained.
     storage_options : mapping of str to str, optional
@@ -82,6 +88,8 @@ class ComputeInstance(Handle):
         instance. Then whoever maintains it continues.
     LogMissingError
         If there is no instance to follow.
+    RolledBackError
+        If the command log is lost or went back: what it has written names a later start.
 
     Examples
     --------
@@ -102,6 +110,8 @@ class ComputeInstance(Handle):
         *,
         read_only: bool = False,
         moved: bool = False,
+        adopts: Mapping[str, int] | None = None,
+        leaves: Iterable[str] = (),
         retain: str | None = _RETAINED,
         storage_options: Mapping[str, str] | None = None,
         options_of: Mapping[str, Mapping[str, str]] | None = None,
@@ -131,6 +141,8 @@ class ComputeInstance(Handle):
                 working,
                 read_only=read_only,
                 moved=moved,
+                adopts=adopts,
+                leaves=leaves,
                 storage_options=storage_options,
                 options_of=options_of,
                 on_response=on_response,

@@ -18,17 +18,19 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.answers.peek import peek
-from spark_timely.compute.command import AllowCompaction, CreateDataflow, Schedule, parse_command
+from spark_timely.compute.command import AllowCompaction, CreateDataflow, Schedule
 from spark_timely.compute.command_log import CommandLog
 from spark_timely.compute.drive import driver as drivers
 from spark_timely.compute.drive import peeks, subscribes, upkeep
 from spark_timely.compute.drive.batches import Batches
+from spark_timely.compute.drive.folders import folders_of
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.hosted import Hosted
 from spark_timely.compute.drive.hosting import Hosting
-from spark_timely.compute.drive.place import Place
 from spark_timely.compute.drive.upkeep import Upkeep
+from spark_timely.compute.history import Row
 from spark_timely.compute.instance import Instance
+from spark_timely.compute.ledger import commands_of
 from spark_timely.compute.response import Dropped, Frontiers, Response, SubscribeBatch
 from spark_timely.errors import OperatorError, OwnershipError, TimelyError, WaitTimeoutError
 from spark_timely.log.log import Log, create_log, open_log
@@ -447,8 +449,8 @@ def _schedules_are_not_written(patch: Patch) -> None:
 
 def _not_written(patch: Patch, which: Callable[[object], bool]) -> None:
     inner = CommandLog.store
-    texts: Callable[[str], bool] = lambda text: which(parse_command(text))  # noqa: E731
-    patch.setattr(CommandLog, "store", lambda self, rows: inner(self, [row for row in rows if not texts(row[1])]))
+    lost: Callable[[Row], bool] = lambda row: any(map(which, commands_of([row])))  # noqa: E731
+    patch.setattr(CommandLog, "store", lambda self, rows: inner(self, [row for row in rows if not lost(row)]))
 
 
 def _older_start_does_not_look(patch: Patch) -> None:
@@ -489,8 +491,13 @@ def _follower_takes_nothing_up(patch: Patch) -> None:
 def _what_is_used_is_swept(patch: Patch) -> None:
     patch.setattr(upkeep, "_GONE_S", 0.0)
     patch.setattr(drivers, "_UPKEEP_S", 0.0)
-    patch.setattr(Upkeep, "_delete", lambda _, folder: shutil.rmtree(folder, ignore_errors=True))
-    patch.setattr(Place, "collections", property(lambda self: self.below("collections") + "/."))
+
+    def delete(self: Upkeep, **_: object) -> None:
+        place = self._context.place
+        for name in folders_of(place):
+            shutil.rmtree(f"{place.collections}/{name}", ignore_errors=True)
+
+    patch.setattr(Upkeep, "delete", delete)
 
 
 def _uppers_are_stated_ahead(patch: Patch) -> None:

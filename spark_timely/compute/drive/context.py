@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_timely.compute.command import CreateInstance, Export
 from spark_timely.compute.instance import Instance, Running
+from spark_timely.compute.ledger import Ledger
 from spark_timely.compute.observation import ErrorCount
 from spark_timely.errors import DataLossError, LogDamagedError, OwnershipError, StorageError, described, shown
 from spark_timely.log.log import Log, keep_log
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from spark_timely.compute.command_log import CommandLog
     from spark_timely.compute.drive.place import Place
     from spark_timely.compute.drive.working import Working
+    from spark_timely.protocol.note import Fence
     from spark_timely.time.domain import TimeDomain, TimeLike
 
 __all__ = ["FAR_POLL_S", "Context", "may_pass", "written"]
@@ -46,6 +48,8 @@ class Context:
     Attributes
     ----------
     instance : Instance
+    ledger : Ledger
+        As it is in the command log; empty of a start that follows.
     lock : threading.RLock
     wake : threading.Event
         Set where the next turn has something to do.
@@ -64,6 +68,7 @@ class Context:
     ) -> None:
         self.place, self.working, self.commands, self.now, self.follows = place, working, commands, now, follows
         self.instance = Instance()
+        self.ledger = Ledger()
         self.lock = threading.RLock()
         self.wake = threading.Event()
         self.wants: Callable[[str], bool] = lambda _: True
@@ -117,6 +122,13 @@ class Context:
     def relations(self) -> dict[str, str]:
         """Return the relations of the introspection by the id of their collection."""
         return {id_: name for name, id_ in self.created().introspection.items()}
+
+    @property
+    def fence(self) -> Fence:
+        """Return this start, which writes."""
+        fence = self.commands.fence
+        assert fence is not None  # nobody asks before it was taken over
+        return fence
 
     def check_held(self, *, within_s: float = 0.0) -> None:
         """Raise if another start has taken the instance over.

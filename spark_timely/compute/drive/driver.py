@@ -11,9 +11,10 @@ Invariants
 2. Nothing is written, and nothing reported, before all outputs that are there have the fence of this start.
 3. The command log's holder is looked at before each turn, in a store once a second: a start that was replaced ends, and
    says by whom. What it writes until then is refused.
-4. What fails for one dataflow, peek or subscribe ends nothing else. Storage that cannot be reached for a moment ends
+4. Each folder of the instance has a command or a mark in the command log before it is made, until it is gone.
+5. What fails for one dataflow, peek or subscribe ends nothing else. Storage that cannot be reached for a moment ends
    nothing at all: the turn is taken again.
-5. What this process has of its own, its subscribes and peeks, continues where it was, whatever the command log brings:
+6. What this process has of its own, its subscribes and peeks, continues where it was, whatever the command log brings:
    a follower takes up changes one by one, and taking over is no new session.
 """
 
@@ -23,6 +24,7 @@ import time as monotonic
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.compute.command import (
@@ -38,30 +40,33 @@ from spark_timely.compute.command import (
     Peek,
     Schedule,
     UpdateConfiguration,
-    parse_command,
 )
 from spark_timely.compute.command_log import CommandLog
 from spark_timely.compute.drive.context import FAR_POLL_S, Context, may_pass
 from spark_timely.compute.drive.copies import Copies
 from spark_timely.compute.drive.facts import Facts
+from spark_timely.compute.drive.folders import folders_of, states_of, unknown_of
 from spark_timely.compute.drive.following import follow
 from spark_timely.compute.drive.hosted import Hosted
 from spark_timely.compute.drive.hosting import Hosting
 from spark_timely.compute.drive.peeks import Peeks
-from spark_timely.compute.drive.place import Place, check_described, details_of
+from spark_timely.compute.drive.place import Place, check_described
 from spark_timely.compute.drive.relations import Relations
-from spark_timely.compute.drive.resuming import as_of_of_new, greatest_epoch, may_forget, resumed, without_too_much
+from spark_timely.compute.drive.resuming import as_of_of_new, may_forget, resumed, without_too_much
 from spark_timely.compute.drive.subscribes import Subscribes
 from spark_timely.compute.drive.upkeep import Upkeep
 from spark_timely.compute.drive.watching import Watches
+from spark_timely.compute.drive.went_back import Consent, check_commands_there, judged
 from spark_timely.compute.history import reduced, rows_of
 from spark_timely.compute.instance import Running
 from spark_timely.compute.introspection import RELATIONS
+from spark_timely.compute.ledger import FOLDER, Ledger, Mark, commands_of
 from spark_timely.compute.session import DEFAULTS
 from spark_timely.dataflow.engine.outputs import pause_s
 from spark_timely.errors import (
     InvalidOptionError,
     InvalidUsageError,
+    MissingError,
     OwnershipError,
     StorageError,
     TimelyError,
@@ -71,6 +76,7 @@ from spark_timely.masking import masked_logger
 from spark_timely.time.domain import TimeDomain, TimeType
 
 if TYPE_CHECKING:
+    from spark_timely.compute.drive.folders import FolderState
     from spark_timely.compute.drive.working import Working
     from spark_timely.compute.response import Response
     from spark_timely.log.log import Log
@@ -103,6 +109,8 @@ class Driver:
         Whether the directory was meant to be moved to where it is.
     create : bool
         Whether to make the instance where there is none.
+    consent : Consent
+        What becomes of outputs where the command log went back.
     now : callable
         A clock in seconds that never goes back.
     """
@@ -115,15 +123,18 @@ class Driver:
         read_only: bool = False,
         moved: bool = False,
         create: bool = True,
+        consent: Consent = Consent(),  # noqa: B008 - a value
         now: Callable[[], float] = monotonic.monotonic,
     ) -> None:
         create = create and not read_only
         place.check("follow" if read_only else "run", create=create)
+        if create:
+            check_commands_there(place, consent)
         commands = CommandLog.at(place.commands, storage_options=place.storage_options or None, create=create)
         self.context = Context(place, working, commands, now, follows=read_only)
         self.place, self.instance, self.wake = place, self.context.instance, self.context.wake
         self._now, self._lock, self._commands = now, self.context.lock, commands
-        self._moved = moved
+        self._moved, self._consent = moved, consent
         self.owner = uuid.uuid4().hex
         hosted: dict[int, Hosted] = {}
         self.facts = Facts(self.context, hosted)
@@ -140,7 +151,7 @@ class Driver:
         )
         self._copies = Copies(self.context, hosted, self._hosting.workers)
         self._relations = Relations(self.context, self._hosting.workers)
-        self._upkeep = Upkeep(self.context)
+        self._upkeep = Upkeep(self.context, hosted, self._store)
         self._store_due = False
         self._followed = -1  # version of the command log
         self._busy_at = now()
@@ -157,18 +168,18 @@ class Driver:
         """Take the command log over, and do what it says; or follow it."""
         if not self.context.follows:
             self._take_over()
-        rows = self._commands.rows()
         # Reduced: of an id that was dropped and given again, only what is there now.
-        self._begin_session(list(reduced(parse_command(text) for _, text in rows)))
+        self._begin_session(list(reduced(commands_of(self._commands.rows()))))
         if not self.context.follows:
             self._store()
-            self._upkeep.sweep()
+            self._upkeep.begin()
 
     def _take_over(self) -> None:
         if self.context.working.check is not None:
             self.context.working.check(self.place)  # refused: whoever maintains it continues
-        above = greatest_epoch(self.context, [parse_command(text) for _, text in self._commands.rows()])
-        fence = self._commands.take_over(above=above, moved=self._moved)
+        judge = partial(judged, self.place, self._commands.instance, self._consent)
+        fence = self._commands.take_over(judge=judge, moved=self._moved)
+        self.context.ledger = Ledger.read(self._commands.rows()).begun(fence.epoch)
         self._hosting.around = replace(self._hosting.around, fence=fence)
         self.context.follows = False
 
@@ -263,8 +274,12 @@ class Driver:
             compacts = isinstance(command, AllowCompaction) and not command.frontier.is_empty
             if isinstance(command, AllowCompaction) and compacts:
                 command = replace(command, frontier=may_forget(self.context, command.id, command.frontier))
+            ledger = self.context.ledger.put(*self._marks_of(command, lasts=lasts))
             if lasts and not compacts:
-                self._commands.store(rows_of((*history.lasting(), command, *more)))
+                self._commands.store([*ledger.rows(), *rows_of((*history.lasting(), command, *more))])
+            elif ledger.marks.keys() != self.context.ledger.marks.keys():
+                self._commands.add(ledger.rows())
+            self.context.ledger = ledger
             for each in (command, *more):  # one turn per command
                 self.instance.handle(each)
             if isinstance(command, Peek) and command.collection in exports:
@@ -277,11 +292,36 @@ class Driver:
                 self._hosting.checked = None
             self.wake.set()
 
+    def _marks_of(self, command: Command, *, lasts: bool) -> list[Mark]:
+        """Return the marks of the folders that a command makes for a while, or drops (invariant 4)."""
+        place, exports = self.place, self.context.exports()
+        match command:
+            case CreateDataflow(dataflow) if not lasts:
+                names = (place.name_of(export) for export in dataflow.exports)
+                return [] if self.context.follows else [Mark(name, "passing") for name in names if name is not None]
+            case AllowCompaction(id_, frontier) if lasts and frontier.is_empty and id_ in exports:
+                name, path = place.name_of(exports[id_]), place.path_of(exports[id_])
+                return [] if name is None or path is None else [Mark(name, "dropped", self._log_id_at(path))]
+        return []
+
+    def _log_id_at(self, path: str) -> str | None:
+        """Return the id of a log that is there, and can be looked at."""
+        try:
+            return self.context.opened(path).log_id
+        except TimelyError as error:
+            _log.debug("log %r cannot be looked at: %s", path, error)
+            return None
+
     def _check_dataflow(self, dataflow: Dataflow) -> Hosted:
         """Refuse a dataflow that cannot run, before it is written down; return what it is hosted by."""
         running = Running(-1, dataflow, dataflow.export_ids, started=False, complete=False, uppers={})
         there = self.context.exports()
         check_described(dataflow, self.place, there)
+        for export in dataflow.exports:  # one turn per export
+            name = self.place.name_of(export)
+            if name in self.context.ledger.marks:
+                msg = f"could not create dataflow {dataflow.name!r}: found folder {name!r}, which another one had"
+                raise InvalidUsageError(msg, hint="take one from Place.new_folder")
         exports = self.context.readable() | {each.id: each for each in dataflow.exports}
         hosted = Hosted(running, self._hosting.around, exports)
         hosted.check_times()
@@ -318,9 +358,11 @@ class Driver:
             if self._store_due and not self.context.follows:
                 self._store()
 
-    def _store(self) -> None:
-        self._commands.store(rows_of(self.instance.history.lasting()))
-        self._store_due = False
+    def _store(self, ledger: Ledger | None = None) -> None:
+        """Write the history down, and another ledger where one is given."""
+        ledger = self.context.ledger if ledger is None else ledger
+        self._commands.store([*ledger.rows(), *rows_of(self.instance.history.lasting())])
+        self.context.ledger, self._store_due = ledger, False
 
     def _check_open(self) -> None:
         if self.error is not None:
@@ -328,6 +370,51 @@ class Driver:
         if self._ended:
             msg = f"could not use the instance in {self.place.directory!r}: found it closed"
             raise InvalidUsageError(msg, hint="open it again")
+
+    # Folders -------------------------------------------------------------------------------------
+
+    def folders(self) -> list[FolderState]:
+        """Return what the folders of collections are."""
+        with self._lock:
+            self._check_open()
+            ledger = Ledger.read(self._commands.rows())
+            return states_of(self.place, self.context.exports().values(), ledger)
+
+    def unknown_folders(self) -> list[str]:
+        """Return the names of the folders that neither a command nor a mark names."""
+        with self._lock:
+            self._check_open()
+            return unknown_of(self.place, self._upkeep.used(), Ledger.read(self._commands.rows()))
+
+    def remove(self, name: str) -> None:
+        """Have a folder deleted that no collection has: as somebody named it, whatever is in it.
+
+        Raises
+        ------
+        MissingError
+            If there is none of that name.
+        InvalidUsageError
+            If a collection has it.
+        OwnershipError
+            If this start only follows.
+        """
+        with self._lock:
+            self._check_open()
+            what = f"could not remove folder {shown(name)} of the instance in {self.place.directory!r}"
+            if self.context.follows:
+                msg = f"{what}: found an instance that only follows"
+                raise OwnershipError(msg, hint="ask the process that writes, or allow writes here")
+            if not isinstance(name, str) or not FOLDER.fullmatch(name) or name not in folders_of(self.place):
+                msg = f"{what}: found none of this name"
+                raise MissingError(msg, hint="spark-timely instance DIR status folders lists them")
+            if name in self._upkeep.used():
+                msg = f"{what}: found that a collection has it"
+                raise InvalidUsageError(msg, hint="drop the collection")
+            ledger = self.context.ledger.put(Mark(name, "asked", self._log_id_at(f"{self.place.collections}/{name}")))
+            self._commands.add(ledger.rows())
+            self.context.ledger = ledger
+            self._upkeep.gone.pop(name, None)
+            self.wake.set()
 
     # Turns ---------------------------------------------------------------------------------------
 
@@ -392,9 +479,6 @@ class Driver:
     def _forget(self, export: Export, given_again: bool) -> None:  # noqa: FBT001 - as it is called
         """Let go of what was kept for an export that was dropped."""
         self._upkeep.forget(export.id)
-        folder = details_of(export).get("folder")
-        if folder is not None and not self.context.follows:
-            self._upkeep.drop(self.place.below(str(folder)))
         if not given_again:
             self._subscribes.forget(export.id)
             self._copies.forget(export.id)
@@ -412,6 +496,7 @@ class Driver:
             except StorageError as error:
                 _log.warning("what may be compacted is not written down yet: %s", error)
         self._upkeep.compact()
+        self._upkeep.sweep()
         self._upkeep.delete()
 
     def next_look_s(self) -> float:
@@ -445,7 +530,11 @@ class Driver:
         self._copies.close()
         self._hosting.end(dropped=mine)  # what is interactive ends with this process
         if mine:
-            self._upkeep.delete(all_of_them=True)
+            try:
+                self._upkeep.sweep(ended=True)
+                self._upkeep.delete(all_of_them=True)
+            except TimelyError as error:
+                _log.warning("what was dropped is not deleted yet: %s", error)
 
 
 def _check_configuration(values: Mapping[str, object]) -> None:

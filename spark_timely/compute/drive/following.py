@@ -16,10 +16,10 @@ from spark_timely.compute.command import (
     Dataflow,
     Schedule,
     UpdateConfiguration,
-    parse_command,
 )
 from spark_timely.compute.drive.resuming import may_forget, resumed, uppers_of
 from spark_timely.compute.history import reduced
+from spark_timely.compute.ledger import commands_of
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def follow(context: Context, /, *, to_write: bool = False) -> None:
     to_write : bool
         Whether this start writes from now on: then what has written nothing begins where it can begin by now.
     """
-    wanted = reduced(parse_command(text) for _, text in context.commands.rows())
+    wanted = reduced(commands_of(context.commands.rows()))
     flows = {each.dataflow.export_ids: each.dataflow for each in wanted if isinstance(each, CreateDataflow)}
     there = {each.dataflow.export_ids: each.dataflow for each in context.runs() if each.dataflow.lasts}
     changed = {ids for ids, mine in there.items() if not _is_same(mine, flows.get(ids))}

@@ -15,7 +15,7 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
@@ -36,6 +36,7 @@ from spark_timely.compute.drive.driver import Driver
 from spark_timely.compute.drive.peeks import text_of_keys
 from spark_timely.compute.drive.place import Place, details_of
 from spark_timely.compute.drive.requests import Requests
+from spark_timely.compute.drive.went_back import Consent
 from spark_timely.compute.drive.working import Working
 from spark_timely.compute.plan import Plan, TaskNode
 from spark_timely.compute.response import (
@@ -70,7 +71,20 @@ if TYPE_CHECKING:
     from spark_timely.compute.drive.plans import Function
     from spark_timely.time.domain import FrontierLike, TimeLike
 
-__all__ = ["Batches", "Handle"]
+__all__ = ["FOLDERS", "Batches", "Handle"]
+
+FOLDERS: Final = pa.schema(
+    [
+        pa.field("folder", pa.string(), nullable=False),
+        pa.field("state", pa.string(), nullable=False),
+        pa.field("export_id", pa.string()),
+        pa.field("log_id", pa.string()),
+        pa.field("instance", pa.string()),
+        pa.field("epoch", pa.int64()),
+        pa.field("problem", pa.string()),
+    ]
+)
+"""Columns of `Handle.folders`."""
 
 _log = masked_logger("spark_timely.compute")
 
@@ -97,6 +111,12 @@ class Handle:
         one is. `allow_writes` takes over.
     moved : bool
         Whether the directory was meant to be moved: a copy is refused unless this says so.
+    adopts : mapping of str to int, optional
+        Where the command log went back: collections that continue as later starts wrote them, each with the start that
+        the error names.
+    leaves : iterable of str, optional
+        Where the command log went back, or is lost: collections whose dataflows are dropped while what they wrote
+        stays, and folders that stay; ``*`` stands for all folders that no command names.
     storage_options : mapping of str to str, optional
         Of the directory.
     options_of : mapping of str to mapping, optional
@@ -113,12 +133,15 @@ class Handle:
         *,
         read_only: bool = False,
         moved: bool = False,
+        adopts: Mapping[str, int] | None = None,
+        leaves: Iterable[str] = (),
         storage_options: Mapping[str, str] | None = None,
         options_of: Mapping[str, Mapping[str, str]] | None = None,
         on_response: Callable[[Response], object] | None = None,
     ) -> None:
         self.place = Place(str(directory), dict(storage_options or {}), dict(options_of or {}))
-        self._driver = Driver(self.place, working, read_only=read_only, moved=moved)
+        consent = Consent(dict(adopts or {}), frozenset(leaves))
+        self._driver = Driver(self.place, working, read_only=read_only, moved=moved, consent=consent)
         self._descriptions = Descriptions(self._driver, working.functions)
         self._driver.context.wants = self._has_room
         self._on_response = on_response
@@ -856,6 +879,39 @@ class Handle:
         """Return values of the configuration by name; None for what has none."""
         values = self._driver.instance.configuration
         return {name: values.get(name) for name in names}
+
+    # Folders -------------------------------------------------------------------------------------
+
+    def folders(self) -> pa.Table:
+        """Return what the folders of the instance are, one row each.
+
+        Their state is ``collection``; ``passing`` (of what ends with the process), ``dropped``, ``asked`` or
+        ``proven``, all of which are deleted; ``left``, which stays; or ``unknown``, which stays too: no command names
+        it. The other columns are of the log in it.
+        """
+        return pa.Table.from_pylist([asdict(each) for each in self._driver.folders()], FOLDERS)
+
+    def unknown_folders(self) -> list[str]:
+        """Return the names of the folders that are ``unknown``, without a look into them."""
+        return self._driver.unknown_folders()
+
+    def remove(self, folder: str, /) -> None:
+        """Delete a folder that no collection has, as `folders` names it, with all that is in it.
+
+        It is gone some seconds after this returns. Nothing else deletes a folder that the instance does not know.
+
+        Raises
+        ------
+        MissingError
+            If there is none of that name.
+        InvalidUsageError
+            If a collection has it.
+        """
+        self._driver.remove(folder)
+
+    def state_of_folder(self, folder: str, /) -> str | None:
+        """Return the state of a folder, as `folders` has it; None if there is none of that name."""
+        return next((each.state for each in self._driver.folders() if each.folder == folder), None)
 
     def why(self, id_: str, /) -> str:
         """Say what a collection waits for: from it to the first cause, one line each."""

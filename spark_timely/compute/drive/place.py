@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +23,6 @@ from spark_timely.log.store.storage import has_table, normal_path
 
 if TYPE_CHECKING:
     from spark_timely.compute.command import Dataflow, Import
-    from spark_timely.log.store.storage import TableStorage
 
 __all__ = ["COMMANDS", "Place", "check_described", "details_of"]
 
@@ -94,6 +92,11 @@ class Place:
         """Path of the folder that has the collections' logs."""
         return self.below(_COLLECTIONS)
 
+    def name_of(self, export: Export) -> str | None:
+        """Return the name that an export's folder has among the collections; None if it has no folder of its own."""
+        folder = details_of(export).get("folder")
+        return None if folder is None else str(folder).removeprefix(f"{_COLLECTIONS}/")
+
     def path_of(self, export: Export) -> str | None:
         """Return the path of the log that an export is written into; None if it has none yet, or needs none."""
         details = details_of(export)
@@ -145,20 +148,6 @@ class Place:
         if not create and not has_table(open_storage(self.commands, options)):
             msg, hint = f"{what}: found none there", f"start one: spark-timely instance {self.directory} run"
             raise LogMissingError(msg, hint=hint, context={"path": self.directory})
-
-    def delete(self, folder: str) -> None:
-        """Delete a folder of the instance with all that is in it.
-
-        Raises
-        ------
-        StorageError
-            If not all of it could be deleted.
-        """
-        storage = open_storage(folder, self.options(folder) or None)
-        if storage.local:
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            storage.delete_all(list(_files_below(storage, "")))
 
     @staticmethod
     def is_local(path: str) -> bool:
@@ -237,17 +226,6 @@ def check_described(dataflow: Dataflow, place: Place, exports: Mapping[str, Expo
             msg = f"{what}: found export {export.id!r} into {path_of!r}, which it imports"
             raise InvalidUsageError(msg, hint="choose another path", context={"path": path_of})
         used[path_of] = export.id
-
-
-def _files_below(storage: TableStorage, folder: str) -> Iterator[str]:
-    """Give the paths of all files in a folder, and in those below it."""
-    below = set(storage.folders(folder))
-    for name in storage.names(folder):  # one turn per file
-        path = f"{folder}/{name}" if folder else name
-        if name in below:
-            yield from _files_below(storage, path)
-        else:
-            yield path
 
 
 def _is_below(path: str, directory: str) -> bool:

@@ -68,7 +68,7 @@ _KEPT_S: Final = 86_400.0
 # A few looks in a second.
 _MOST_TRIES: Final = 40
 
-VERBS: Final = ("index", "maintain", "continual_task", "drop", "configure", "allow_compaction")
+VERBS: Final = ("index", "maintain", "continual_task", "drop", "configure", "allow_compaction", "remove")
 """What can be asked for: methods of the handle that takes requests."""
 
 _CREATE: Final = ("index", "maintain", "continual_task")
@@ -93,6 +93,9 @@ class Taker(Protocol):
 
     def description_of(self, id_: str, /) -> str | None:
         """Return what an export is, which no other one of its id is; None if there is none."""
+
+    def state_of_folder(self, folder: str, /) -> str | None:
+        """Return what a folder is; None if there is none of that name."""
 
     def configured(self, names: Iterable[str], /) -> Mapping[str, object]:
         """Return values of the configuration; None for what has none."""
@@ -314,4 +317,6 @@ def _found(handle: Taker, verb: str, arguments: Mapping[str, object]) -> str | N
     """Return what a request is to change, as it is now; None if it is not there."""
     if verb == "configure":
         return json.dumps(dict(handle.configured(arguments)), sort_keys=True)
+    if verb == "remove":
+        return handle.state_of_folder(str(arguments["id"]))
     return handle.description_of(str(arguments["id"]))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from spark_timely.compute.as_of import DataflowFacts, ExportFacts, ImportFacts, choose_as_of, stepped_back
 from spark_timely.compute.command import AllowCompaction, Command, CreateDataflow, Dataflow, Export
+from spark_timely.compute.drive.folders import fence_of
 from spark_timely.compute.drive.task import recorded_beginning
 from spark_timely.compute.plan import is_task
 from spark_timely.errors import LogMissingError, TimelyError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from spark_timely.compute.drive.context import Context
     from spark_timely.log.log import Log
 
-__all__ = ["as_of_of_new", "greatest_epoch", "may_forget", "own_log", "resumed", "uppers_of", "without_too_much"]
+__all__ = ["as_of_of_new", "may_forget", "own_log", "resumed", "uppers_of", "without_too_much"]
 
 _log = masked_logger("spark_timely.compute")
 
@@ -263,34 +264,5 @@ def own_log(context: Context, path: str, /) -> Log | None:
         log = context.opened(path)
     except LogMissingError:
         return None
-    return None if _epoch_of(context, log) is None else log
-
-
-def greatest_epoch(context: Context, commands: Iterable[Command], /) -> int:
-    """Return the greatest epoch that an output names which commands create; 0 if there is none."""
-    exports = {
-        export.id: export
-        for command in commands
-        if isinstance(command, CreateDataflow)
-        for export in command.dataflow.exports
-    }
-    found = 0
-    for export in exports.values():  # one turn per export
-        path = context.place.path_of(export)
-        try:
-            log = None if path is None else own_log(context, path)
-        except TimelyError as error:  # it is said by its dataflow, which alone does not run
-            _log.debug("export %r cannot be looked at: %s", export.id, error)
-            continue
-        if log is not None:
-            found = max(found, _epoch_of(context, log) or 0)
-    return found
-
-
-def _epoch_of(context: Context, log: Log) -> int | None:
-    """Return the epoch that a log names; None if this instance has not written it."""
-    state = log.stream("main")
-    note = None if state is None else state.note.output
-    if note is None or note.fence is None or note.fence.instance != context.commands.instance:
-        return None
-    return note.fence.epoch
+    fence = fence_of(log)
+    return None if fence is None or fence.instance != context.commands.instance else log

@@ -5,13 +5,21 @@ from __future__ import annotations
 import contextlib
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from spark_timely.compute.command_log import CommandLog
-from spark_timely.errors import LogFormatError, LogMissingError, OwnershipError, StorageError, TimelyError
+from spark_timely.compute.command_log import CommandLog, Judgement
+from spark_timely.errors import (
+    LogFormatError,
+    LogMissingError,
+    OwnershipError,
+    RolledBackError,
+    StorageError,
+    TimelyError,
+)
 from spark_timely.log import MemoryLog
 from spark_timely.log.log import create_log
 from spark_timely.log.store.base import MemoryStore
@@ -72,8 +80,41 @@ def test_start_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
 
 def test_epoch_is_greater_than_any_that_an_output_names(tmp_path: Path) -> None:
     commands = made(tmp_path / "commands")
-    assert commands.take_over(above=41).epoch == 42
-    assert commands.take_over(above=7).epoch == 43
+    assert commands.take_over(judge=lambda *_: Judgement(41)).epoch == 42
+    assert commands.take_over(judge=lambda *_: Judgement(7)).epoch == 43
+
+
+def test_what_a_judgement_changes_comes_with_the_start(tmp_path: Path) -> None:
+    commands = made(tmp_path / "commands")
+    commands.take_over()
+    commands.store(ROWS)
+    seen: list[object] = []
+
+    def judge(holder: object, rows: Sequence[tuple[int, str]]) -> Judgement:
+        seen.append((holder, list(rows)))
+        if len(seen) == 1:
+            commands.store(ROWS[:1])  # by the start that holds it, behind the look
+        return Judgement(rows=[*rows[:1], (-1, "mark")])
+
+    first = commands.fence
+    other = made(tmp_path / "commands")
+    other.take_over(judge=judge)
+    assert seen == [(first, ROWS), (first, ROWS[:1])]
+    assert made(tmp_path / "commands").rows() == [(-1, "mark"), *ROWS[:1]]
+    assert not commands.is_mine()
+
+
+def test_log_that_is_judged_unfit_is_not_taken_over(tmp_path: Path) -> None:
+    commands = made(tmp_path / "commands")
+    commands.take_over()
+
+    def judge(*_: object) -> Judgement:
+        msg = "could not run"
+        raise RolledBackError(msg, hint="put it back")
+
+    with pytest.raises(RolledBackError):
+        made(tmp_path / "commands").take_over(judge=judge)
+    assert commands.is_mine()
 
 
 def test_copy_is_not_taken_over_and_a_move_is_if_it_is_said(tmp_path: Path) -> None:

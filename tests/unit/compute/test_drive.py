@@ -22,6 +22,7 @@ from spark_timely.errors import (
     MissingError,
     OperatorError,
     OwnershipError,
+    RolledBackError,
     SchemaMismatchError,
     TimelyError,
     WaitTimeoutError,
@@ -206,7 +207,9 @@ def test_copy_of_an_instance_is_refused_and_a_move_is_not(tmp_path: Path, log: A
     with handle(tmp_path / "instance") as instance:
         instance.await_frontier("totals", 3)
     shutil.rmtree(tmp_path / "instance")
-    with handle(tmp_path / "copy", moved=True) as instance:
+    with pytest.raises(RolledBackError, match="'totals': 2"):  # it was started once more since it was copied
+        handle(tmp_path / "copy", moved=True)
+    with handle(tmp_path / "copy", moved=True, adopts={"totals": 2}) as instance:
         append(log, (4, 1, 9, 9), upper=5)
         instance.await_frontier("totals", 4)
 

@@ -18,6 +18,7 @@ from spark_timely.compute.drive import following
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.place import Place
 from spark_timely.compute.drive.requests import Requests
+from spark_timely.compute.ledger import commands_of
 from spark_timely.compute.response import Response
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.errors import (
@@ -247,7 +248,6 @@ def test_directory_is_the_same_however_it_is_written(tmp_path: Path, log: Log, m
             if not instance.has("totals"):
                 instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
             instance.await_frontier("totals", 3)
-            instance._driver._upkeep.gone.clear()
             assert not instance._driver._upkeep.gone
         assert len(list((tmp_path / "instance" / "collections").iterdir())) == 1
 
@@ -284,8 +284,8 @@ def test_id_that_was_given_again_is_the_newer_one(tmp_path: Path, log: Log) -> N
     with handle(tmp_path / "instance") as instance:
         instance.drop("p")
         instance.index("p", "SELECT k FROM t WHERE k > 1")
-        commands = [json.loads(text) for _, text in CommandLog.at(instance.place.commands, create=False).rows()]
-        made = [each["dataflow"]["name"] for each in commands if each["command"] == "create_dataflow"]
+        commands = commands_of(CommandLog.at(instance.place.commands, create=False).rows())
+        made = [each.dataflow.name for each in commands if isinstance(each, CreateDataflow)]
         assert made == ["p", "t", "p"]  # not reduced yet
     with handle(tmp_path / "instance") as instance:
         instance.await_frontier("p", 3)

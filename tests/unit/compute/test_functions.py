@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_timely.compute.command import CreateDataflow, Export
+from spark_timely.compute.command import Command, CreateDataflow, Export
 from spark_timely.compute.command_log import CommandLog
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.plans import Shape, shape_of
+from spark_timely.compute.ledger import commands_of
 from spark_timely.compute.plan import AggregateNode, FunctionNode, ImportNode, Plan, TaskNode, parse_plan
 from spark_timely.errors import InvalidUsageError, MissingError, TimelyError, WaitTimeoutError
 from spark_timely.log import Log
@@ -41,8 +42,8 @@ def export(id_: str, kind: Any = "index") -> Export:
     return Export(id_, kind, f'{{"folder": "collections/{id_}-1", "key": ["k"]}}')
 
 
-def commands(instance: Handle) -> list[tuple[int, str]]:
-    return CommandLog.at(instance.place.commands, create=False).rows()
+def commands(instance: Handle) -> list[Command]:
+    return commands_of(CommandLog.at(instance.place.commands, create=False).rows())
 
 
 def test_function_is_called_as_that_of_map(tmp_path: Path, log: Log) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.compute.command import CreateInstance, CreateTimely, InitializationComplete, parse_command
+from spark_timely.compute.command import CreateInstance, CreateTimely, InitializationComplete
 from spark_timely.compute.command_log import CommandLog
 from spark_timely.compute.drive import relations
 from spark_timely.compute.drive.batches import Batches
@@ -17,6 +17,7 @@ from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.place import Place
 from spark_timely.compute.history import rows_of
 from spark_timely.compute.introspection import RELATIONS
+from spark_timely.compute.ledger import commands_of
 from spark_timely.errors import InvalidUsageError, MissingError, OwnershipError
 from spark_timely.log.log import Log, open_log
 from spark_timely.time.antichain import Antichain
@@ -181,7 +182,7 @@ def test_instance_is_created_with_its_relations(tmp_path: Path) -> None:
     with handle(tmp_path / "instance"):
         pass
     commands = CommandLog.at(Place(str(tmp_path / "instance")).commands)
-    (found,) = [each for _, text in commands.rows() if isinstance(each := parse_command(text), CreateInstance)]
+    (found,) = [each for each in commands_of(commands.rows()) if isinstance(each, CreateInstance)]
     assert dict(found.introspection) == {name: f"timely_{name}" for name in RELATIONS}
     with handle(tmp_path / "instance") as instance, pytest.raises(MissingError):
         instance._driver.open_relation("timely_nothing")
