@@ -23,10 +23,12 @@ from typing import Any
 import deltalake
 import pytest
 
-from spark_timely.compute.command_log import CommandLog
+from spark_timely.compute.command_log import CommandLog, Judgement
 from spark_timely.compute.drive import driver as drivers
 from spark_timely.compute.drive import folders, upkeep
 from spark_timely.compute.drive.handle import Handle
+from spark_timely.compute.drive.went_back import Consent
+from spark_timely.compute.ledger import Ledger, Mark
 from spark_timely.errors import InvalidUsageError, RolledBackError, TimelyError
 from spark_timely.log.log import create_log, forget_logs, open_log
 from spark_timely.log.store import delta
@@ -142,6 +144,7 @@ class History:
     alive: dict[str, str] = field(default_factory=dict)  # folder, or path, by id
     reads: dict[str, str | None] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
+    named: set[str] = field(default_factory=set)  # by somebody, to be deleted
 
 
 @dataclass
@@ -164,7 +167,6 @@ class Story:
         self.backups: list[Backup] = []
         self.n_backups = 0
         self.instance_id: str | None = None
-        self.named: set[str] = set()  # by somebody, to be deleted
         self.protected: dict[str, object] = {}  # what others have in the folder, as it was
         self.outside = folder / "outside"
         self.outside.mkdir()
@@ -215,7 +217,7 @@ class Story:
     def check(self) -> None:
         """Nothing is gone that the history did not drop; what others have is as it was."""
         there = self.names()
-        gone = self.seen - there - self.now.dropped - self.named - self.unsure
+        gone = self.seen - there - self.now.dropped - self.now.named - self.unsure
         assert not gone, f"{gone} was deleted"
         for name, was in self.protected.items():
             assert tree(self.collections / name) == was, f"{name} is not as it was"
@@ -399,7 +401,7 @@ class Story:
         if free:
             name = self.rng.choice(free)
             assert states[name] in ("unknown", "left", "dropped"), (name, states[name])
-            self.named.add(name)
+            self.now.named.add(name)
             del self.protected[name]
             self.instance.remove(name)
 
@@ -456,7 +458,7 @@ class Story:
         for name in names:
             self.protected.setdefault(name, tree(self.collections / name))
             self.now.dropped.discard(name)
-            self.named.discard(name)
+            self.now.named.discard(name)
 
     def settle(self) -> None:
         """Know what became of what a process did when it ended."""
@@ -526,7 +528,8 @@ class Story:
         self.unsure.clear()
         # What this history never heard of stays.
         texts = self.texts()
-        self.protect({name for name in self.entries() if not rows_about(name, texts)})
+        about = {name: rows_about(name, texts) for name in self.entries()}
+        self.protect({name for name, rows in about.items() if not rows or any('"left"' in text for text in rows)})
         # What was left by a later history is this one's; what is another's by now is not.
         for id_, where in self.now.alive.items():
             fence = fence_at(self.collections / where)
@@ -535,7 +538,6 @@ class Story:
             elif where in self.protected:
                 self.broken.add(id_)
         self.now.dropped -= self.protected.keys()
-        self.named -= self.names()
 
     def restore_output(self) -> None:
         there = [id_ for id_, where in self.now.alive.items() if (self.collections / where).is_dir()]
@@ -641,3 +643,118 @@ def tell_story(folder: Path, seed: int, n_steps: int) -> None:
 def test_only_what_the_history_dropped_is_deleted(tmp_path: Path, first: int) -> None:
     for seed in range(first, 200 if long_lane() else 6, 2):
         tell_story(tmp_path / str(seed), seed, 24 if long_lane() else 12)
+
+
+# Wrong designs -----------------------------------------------------------------------------------
+
+
+def _unknown_folders_are_swept(patch: Patch) -> None:
+    inner = upkeep.Upkeep.sweep
+
+    def sweep(self: upkeep.Upkeep, **more: Any) -> None:
+        unknown = folders.unknown_of(self._context.place, self.used(), self._context.ledger)
+        self._context.ledger = self._context.ledger.put(*(Mark(name, "asked") for name in unknown))
+        inner(self, **more)
+
+    patch.setattr(upkeep.Upkeep, "sweep", sweep)
+
+
+def _older_command_log_is_taken(patch: Patch) -> None:
+    patch.setattr(drivers, "judged", lambda *_: Judgement(1000))
+
+
+def _drop_leaves_no_mark(patch: Patch) -> None:
+    patch.setattr(drivers.Driver, "_marks_of", lambda *_, **__: [])
+
+
+def _id_is_not_compared(patch: Patch) -> None:
+    patch.setattr(folders.Removal, "_is_meant", lambda *_: True)
+
+
+def _look_is_before_the_rename_alone(patch: Patch) -> None:
+    inner = folders.Removal._look
+
+    def look(self: folders.Removal, mark: Mark, path: str) -> Any:
+        return ("ours", mark.log_id) if path.endswith(folders.ASIDE) else inner(self, mark, path)
+
+    patch.setattr(folders.Removal, "_look", look)
+
+
+def _links_are_followed(patch: Patch) -> None:
+    inner = folders.Removal.look
+
+    def look(self: folders.Removal, mark: Mark) -> Any:
+        path = self._path(mark.folder)
+        if os.path.islink(path):
+            shutil.rmtree(os.path.realpath(path), ignore_errors=True)
+            os.unlink(path)
+        return inner(self, mark)
+
+    patch.setattr(folders.Removal, "look", look)
+
+
+def _marks_are_not_written(patch: Patch) -> None:
+    patch.setattr(Ledger, "rows", lambda _: [])
+
+
+def _consent_is_carried_out_later(patch: Patch) -> None:
+    inner = drivers.judged
+
+    def judged(*given: Any) -> Any:
+        return Judgement(inner(*given).above)
+
+    patch.setattr(drivers, "judged", judged)
+
+
+def _any_consent_holds(patch: Patch) -> None:
+    inner = drivers.judged
+
+    def judged(place: Any, instance: str, consent: Any, *given: Any) -> Any:
+        return inner(place, instance, Consent(_Any(consent.adopts), consent.leaves), *given)
+
+    patch.setattr(drivers, "judged", judged)
+
+
+class _Any(dict[str, int]):
+    def get(self, name: str, default: Any = None) -> Any:
+        return _Equal() if name in self else default
+
+
+class _Equal:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+MUTANTS: dict[str, Callable[[Patch], None]] = {
+    each.__name__.strip("_"): each
+    for each in (
+        _unknown_folders_are_swept,
+        _older_command_log_is_taken,
+        _drop_leaves_no_mark,
+        _id_is_not_compared,
+        _look_is_before_the_rename_alone,
+        _links_are_followed,
+        _marks_are_not_written,
+        _consent_is_carried_out_later,
+        _any_consent_holds,
+    )
+}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant_of_deletes_is_found(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
+    MUTANTS[name](monkeypatch)
+    for seed in range(40):
+        try:
+            tell_story(tmp_path / str(seed), seed, 24)
+        except (AssertionError, TimelyError, KeyError, OSError, pytest.fail.Exception) as error:
+            tell(f"{name}: seed {seed}: {type(error).__name__}: {str(error)[:200]}")
+            return
+    raise AssertionError(f"nothing was found in 40 stories of {name}")
