@@ -461,7 +461,8 @@ class RolledBackError(TimelyError):
 
     Either the checkpoint was restored or copied, and plans a micro-batch again that the log has; or the log was
     deleted, replaced, or restored to an earlier state. Nothing was written. The message says which, and
-    ``docs/how-to/refused-after-restart.md`` how to continue without loss.
+    ``docs/how-to/refused-after-restart.md`` how to continue without loss. Of a compute instance: its command log is
+    lost, or older than what the instance has written.
     """
 
     sqlstate = "55000"

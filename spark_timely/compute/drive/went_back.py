@@ -67,7 +67,7 @@ class Consent:
 
 
 def check_commands_there(place: Place, consent: Consent, /) -> None:
-    """Refuse to begin an instance anew where one was.
+    """Refuse to make an instance where one was.
 
     Raises
     ------
