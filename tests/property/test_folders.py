@@ -392,6 +392,7 @@ class Story:
 
     def remove(self) -> None:
         assert self.instance is not None
+        self.turns()  # what is dropped is let go of
         states = {row["folder"]: row["state"] for row in self.instance.folders().to_pylist()}
         used = {where for where in self.now.alive.values() if where in states}
         for name in used:
@@ -600,7 +601,7 @@ class Story:
 def rows_about(name: str, texts: list[str]) -> list[str]:
     """Return the rows of a command log that name a folder."""
     names = [name, name.removesuffix(".gone")]
-    return [text for text in texts if any(f'"{each}"' in text or f"/{each}\\" in text for each in names)]
+    return [text for text in texts if any(f'{mark}{each}"' in text for each in names for mark in '"/')]
 
 
 def fence_at(path: Path) -> Any:
