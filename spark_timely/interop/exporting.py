@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -635,23 +635,29 @@ class WholeFiles:
         OSError
             If the disk is full.
         """
+        stats: list[os.stat_result] = []
         for file in self.files:
             file.flush()
             os.fsync(file.fileno())
+            stats.append(os.fstat(file.fileno()))
             file.close()
-        named: list[Path] = []
+        named: list[tuple[Path, os.stat_result]] = []
         try:
-            for partial, path in zip(self._partial, self.paths, strict=True):
+            for partial, path, written in zip(self._partial, self.paths, stats, strict=True):
                 self._name(partial, path)
-                named.append(path)
+                named.append((path, written))
         except BaseException:
-            for path in named:
-                path.unlink()
+            for path, written in named:
+                with contextlib.suppress(OSError):
+                    if os.path.samestat(path.stat(), written):  # another one's by now, else
+                        path.unlink()
             raise
         self._sync_folder()
-        for path in self.paths:  # of others that were killed; an export still under way can no longer get the name
-            for left in self._folder.glob(f".{glob.escape(path.name)}.*.partial"):
-                left.unlink(missing_ok=True)
+        # Of others that were killed; an export still under way can no longer get the name.
+        left = re.compile(rf"\.({'|'.join(re.escape(path.name) for path in self.paths)})\.[0-9a-f]{{8}}\.partial")
+        for name in os.listdir(self._folder):  # one turn per file
+            if left.fullmatch(name):
+                (self._folder / name).unlink(missing_ok=True)
 
     def _name(self, partial: Path, path: Path) -> None:
         try:

@@ -22,6 +22,7 @@ _log = logging.getLogger("spark_timely.dataflow")
 
 _UNKNOWN_S: Final = 86_400.0
 _SPINE: Final = re.compile(r"spine-(\d{20})\.json")
+_OURS: Final = re.compile(r"run-[^/\x00]+|spine-\d{20}\.json")
 
 
 def is_whole(folder: str, run: RunFile) -> bool:
@@ -94,8 +95,14 @@ def unknown_runs(folder: str, spine: Spine, now: float) -> list[str]:
 
 
 def delete(folder: str, names: Sequence[str]) -> None:
-    """Delete files of a folder; those that are not there, or cannot be deleted, are passed over."""
+    """Delete files of an index; those that are not there, or cannot be deleted, are passed over.
+
+    Names come from files too: one that is no index's, or leads out of the folder, is passed over as well.
+    """
     for name in names:  # one turn per file
+        if not _OURS.fullmatch(name):
+            _log.warning("a file stays that is no index's: %r", os.path.join(folder, name))
+            continue
         try:
             os.unlink(os.path.join(folder, name))
         except FileNotFoundError:

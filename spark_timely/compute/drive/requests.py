@@ -1,8 +1,8 @@
 """Requests of other processes: what an instance is asked to do by those who do not run it.
 
 A request is a file in the directory of the instance, given its name as a whole. The process that maintains it takes
-requests in the order of their names, which begin with the time, and answers each by a file beside it. Nobody who asks
-writes the command log. Of request ``NAME`` there are, in this order:
+requests in the order of their names, which begin with the time in twenty digits, and answers each by a file beside it.
+Nobody who asks writes the command log. Of request ``NAME`` there are, in this order:
 
 =================  ==================================================================================================
 ``NAME.json``      what is asked for
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import time as clock
 import uuid
@@ -61,6 +62,8 @@ _FOLDER: Final = "requests"
 _ASKED: Final = ".json"
 _BEGUN: Final = ".begun"
 _ANSWERED: Final = ".answer"
+# Of requests alone; a name with a dot was not given as a whole.
+_OURS: Final = re.compile(r"\.?([0-9]{20}).*", re.DOTALL)
 # Between two looks for an answer on a disk; a look into a store is paid for.
 _POLL_S: Final = 0.05
 _FAR_POLL_S: Final = 0.5
@@ -176,7 +179,7 @@ class Requests:
         """Do what was asked and is not answered yet; return how many requests that were."""
         names = self._storage.names()
         there = set(names)
-        asked = [name.removesuffix(_ASKED) for name in names if name.endswith(_ASKED)]
+        asked = [name.removesuffix(_ASKED) for name in names if name.endswith(_ASKED) and _OURS.fullmatch(name)]
         for kept in (self._failed, self._done):  # of those that somebody took back, or answered
             for name in kept.keys() - set(asked):
                 del kept[name]
@@ -306,10 +309,12 @@ class Requests:
         before = clock.time_ns() - int(_KEPT_S * 1e9)
         there = set(names)
         for name in names:  # one turn per file
+            found = _OURS.fullmatch(name)
+            if found is None:
+                continue
             if name.endswith(_BEGUN) and f"{name.removesuffix(_BEGUN)}{_ASKED}" not in there:
                 self._delete(name)
-            number = name.removeprefix(".")[:20]  # a name with a dot was not given as a whole
-            if name.endswith((_ANSWERED, ".tmp", ".new")) and number.isdecimal() and int(number) < before:
+            if name.endswith((_ANSWERED, ".tmp", ".new")) and int(found[1]) < before:
                 self._delete(name)
 
 

@@ -327,12 +327,14 @@ def gate(location: str, /, *, storage_options: Mapping[str, str] | None = None) 
     True ['timely-gate']
     """
     storage = open_storage(location, storage_options, literal=True)
-    storage.write(_GATE, b"")
+    token = secrets.token_bytes(8)
+    storage.write(_GATE, token)
     try:
         planned = _greatest(storage.names("offsets"))
         yield planned is None or storage.exists(f"commits/{planned}")
     finally:
-        storage.delete(_GATE)
+        if storage.find(_GATE) == token:  # another one has put up its own, else
+            storage.delete(_GATE)
 
 
 def all_committed(location: str, /, *, storage_options: Mapping[str, str] | None = None) -> bool | None:

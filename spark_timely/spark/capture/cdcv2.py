@@ -17,6 +17,7 @@ Invariants
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -243,9 +244,11 @@ class _Task:
 
         Later ones may be another process's, which has gone on since this one was held up.
         """
-        first, end = f"{self.plan.options.stream}-", f"{self.plan.options.stream}-{seq + 1:012d}"
+        # Of this stream alone: another one's name may begin with this one's.
+        of_stream = re.compile(rf"{re.escape(self.plan.options.stream)}-(\d{{12,}})-[0-9a-f]{{16}}\.json")
         for other in self.storage.names(_FOLDER):  # a few
-            if other.startswith(first) and other < end and other != name:
+            found = of_stream.fullmatch(other)
+            if found is not None and int(found[1]) <= seq and other != name:
                 self._forget(other)
 
     def _check_size(self, ledger: Ledger) -> None:
