@@ -254,6 +254,7 @@ def test_refusal_leaves_nothing_and_names_what_is_missing(tmp_path: Path, log: L
     with begun(tmp_path / "instance", log) as instance:
         requests = Requests(instance.place)
         instance.index("over", "SELECT k FROM totals")
+        instance.write_down()  # reduced, as it would be within a second
         before, written = state(instance), lasting(instance)
         for arguments, word in (
             ({"id": "none"}, "none"),
