@@ -28,7 +28,7 @@ from spark_timely.dataflow.fingerprint import FINGERPRINT
 from spark_timely.dataflow.history.base import HIDDEN, HistoryOperator
 from spark_timely.dataflow.history.best import DELETED, Best
 from spark_timely.dataflow.history.first import First
-from spark_timely.dataflow.history.reduce import Function, Reduce, reduced_schema
+from spark_timely.dataflow.history.reduce import COUNT, Function, Reduce, reduced_schema
 from spark_timely.dataflow.history.tombstones import LatestWithin
 from spark_timely.dataflow.history.totals import Totals
 from spark_timely.dataflow.history.upsert import upsert_plan
@@ -1212,9 +1212,9 @@ class Stream:
         ----------
         function : callable
             Takes the key as a dict, and a pyarrow Table with the distinct rows of the key, in the order of their
-            columns, and a column ``_count``: how often each is there. Gives a table of any number of rows, without the
-            key. It may depend on these alone. Not called for a key without rows; once at once without any, for its
-            columns.
+            columns, and a column ``_count``: how often each is there. Where it gets no other column that is one row,
+            with the number of rows. Gives a table of any number of rows, without the key. It may depend on these alone.
+            Not called for a key without rows; once at once without any, for its columns.
         by : str or sequence of str
             The key; null is one.
         columns : sequence of str, optional
@@ -1225,8 +1225,8 @@ class Stream:
         Raises
         ------
         InvalidUsageError
-            If the function fails without rows, or gives columns of the key; for times of several coordinates, and with
-            ``evaluation="sql"``.
+            If the function fails without rows, or gives columns of the key; if it would get another column ``_count``,
+            or no column of no key; for times of several coordinates, and with ``evaluation="sql"``.
         SchemaMismatchError
             If a column is missing, or a key is a float, list, map or struct.
 
@@ -1244,6 +1244,12 @@ class Stream:
         keys = tuple(self._key(label, key).name for key in ((by,) if isinstance(by, str) else tuple(by)))
         rest = [column for column in self.schema.names if column not in keys]
         given = self._given(label, rest if columns is None else columns)
+        if not keys and not given:
+            msg = f"could not add operator {label!r}: found neither a key nor a column"
+            raise InvalidUsageError(msg, hint='use aggregate(over="history", n=spark_timely.count()) to count all rows')
+        if COUNT in given:
+            msg = f"could not add operator {label!r}: found a column {COUNT!r}, which says how often a row is there"
+            raise InvalidUsageError(msg, hint="rename it with select, or leave it out of columns")
         schema = self._tried(label, lambda: reduced_schema(function, self.schema, keys, given).empty_table())
         return self._over_history(label, Reduce(keys, function, given, schema), name)
 

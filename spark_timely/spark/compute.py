@@ -21,6 +21,7 @@ from spark_timely.compute.drive.working import Working
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.errors import InvalidUsageError, TimelyError, shown
 from spark_timely.log.log import Log, open_log
+from spark_timely.log.store.storage import normal_path
 from spark_timely.masking import masked_logger
 from spark_timely.spark.base.worker import settle_worker
 from spark_timely.spark.compute_jobs import Jobs, is_stopped
@@ -84,8 +85,8 @@ class ComputeInstance(Handle):
     Raises
     ------
     InvalidUsageError
-        If the directory is a log, or `retain` no length of time. If the executors do not see the storage of the
-        instance. Then whoever maintains it continues.
+        If the directory is a log or no path, `spark` no session, or `retain` no length of time. If the executors do not
+        see the storage of the instance. Then whoever maintains it continues.
     LogMissingError
         If there is no instance to follow.
     RolledBackError
@@ -118,12 +119,15 @@ class ComputeInstance(Handle):
         on_response: Callable[[Response], object] | None = None,
         new_session: Callable[[], SparkSession] | None = None,
     ) -> None:
-        kept = None if retain is None else _length(retain, str(directory))
+        # Before anything is written.
+        path = normal_path(directory)
+        kept = None if retain is None else _length(retain, path)
+        if not hasattr(spark, "conf"):
+            msg = f"could not start the instance in {path!r}: found {shown(spark)} in place of a session of Spark"
+            raise InvalidUsageError(msg, hint="give the session first, then the directory")
         # Whether the storage of sessions matters: a follower writes nothing by them.
         self._looks = not read_only
-        self._jobs = Jobs(
-            spark, str(directory), new_session=new_session, check=self._look_at, on_renewed=self._try_again
-        )
+        self._jobs = Jobs(spark, path, new_session=new_session, check=self._look_at, on_renewed=self._try_again)
         self._tasks: dict[str, SparkTasks] = {}
         working = Working(
             self._tasks_of,
@@ -137,7 +141,7 @@ class ComputeInstance(Handle):
         )
         try:
             super().__init__(
-                directory,
+                path,
                 working,
                 read_only=read_only,
                 moved=moved,

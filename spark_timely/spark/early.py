@@ -31,6 +31,7 @@ from spark_timely.log.store.urls import same_place
 from spark_timely.sink.start import batch_refused, check_start, question, raise_answer, sink_options
 from spark_timely.spark.base.compat import is_remote
 from spark_timely.spark.base.credentials import credentials_of, refuse_secrets, with_credential
+from spark_timely.spark.table_functions import FUNCTIONS, register_functions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,14 +122,25 @@ _ELSEWHERE: Final = {
 }
 
 
+# What Spark says of a table function of this library in a session that does not have it.
+_NO_FUNCTION: Final = re.compile(r"\[UNRESOLVABLE_TABLE_VALUED_FUNCTION\][^\n]*`(\w+)`")
+
+
 def _with_hint(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method that says what to write where Spark cannot read the format."""
+    """Return the method that says what to write where Spark cannot read the format.
+
+    In a session that nobody registered, as another one of the process, it gives the library's table functions first.
+    """
 
     def method(self: SparkSession, *args: Any, **keywords: Any) -> object:  # noqa: ANN401 - as Spark has it
         _refuse_move(self, next(iter(args), None))
         try:
             return original(self, *args, **keywords)
         except AnalysisException as error:
+            named = _NO_FUNCTION.search(str(error))
+            if named is not None and named.group(1) in FUNCTIONS:
+                register_functions(self)
+                return original(self, *args, **keywords)
             msg = next((msg for text, msg in _ELSEWHERE.items() if text in str(error)), None)
             if msg is None:
                 raise

@@ -1,7 +1,8 @@
 """Frontiers and progress of logs as tables, in Spark's SQL: ``timely_frontiers(path)`` and ``timely_progress(path)``.
 
-They are Python UDTFs, made known to a session by `register`, and run in a task: on Spark Connect the server's machine
-looks at the log. Times are texts, since a function has the same columns for logs of all types of times.
+They are Python UDTFs, made known to a session by `register`, to another one of the process when it first asks for one
+(`spark_timely.spark.early`), and run in a task: on Spark Connect the server's machine looks at the log. Times are
+texts, since a function has the same columns for logs of all types of times.
 
 Invariants
 ----------
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from spark_timely.log import Log
     from spark_timely.time.antichain import Antichain
 
-__all__ = ["FRONTIERS", "PROGRESS", "TimelyFrontiers", "TimelyProgress", "register_functions"]
+__all__ = ["FRONTIERS", "FUNCTIONS", "PROGRESS", "TimelyFrontiers", "TimelyProgress", "register_functions"]
 
 FRONTIERS: Final = (
     "stream STRING, owner STRING, frontier STRING, complete BOOLEAN, seq BIGINT, at TIMESTAMP, since STRING,"
@@ -100,6 +101,13 @@ class TimelyProgress:
             yield stream, seq, str(domain.render_time(time)), delta, held, *more
 
 
+FUNCTIONS: Final[dict[str, tuple[type, str]]] = {
+    "timely_frontiers": (TimelyFrontiers, FRONTIERS),
+    "timely_progress": (TimelyProgress, PROGRESS),
+}
+"""The table functions by name: what computes them, and their columns."""
+
+
 def register_functions(spark: SparkSession, /) -> None:
     """Make the table functions known to a session, classic or Connect. Again is no harm.
 
@@ -111,10 +119,7 @@ def register_functions(spark: SparkSession, /) -> None:
     """
     from pyspark.sql.functions import udtf
 
-    for name, handler, columns in (
-        ("timely_frontiers", TimelyFrontiers, FRONTIERS),
-        ("timely_progress", TimelyProgress, PROGRESS),
-    ):  # two turns
+    for name, (handler, columns) in FUNCTIONS.items():  # two turns
         function = udtf(handler, returnType=columns)
         spark.udtf.register(name, function)  # type: ignore[arg-type]  # it is no decorator where it gets a class
 

@@ -172,11 +172,17 @@ def _total(rows: list[Row]) -> int | None:
     return sum(numbers) if numbers else None
 
 
+def _least(rows: list[Row]) -> int | None:
+    return min((n for _, n in rows if n is not None), default=None)
+
+
 SAYS: dict[str, Callable[[Contents], Contents]] = {
     "count": lambda c: Counter({(k, len(rows)): 1 for k, rows in _groups(c).items()}),
     "sum": lambda c: Counter({(k, _total(rows)): 1 for k, rows in _groups(c).items()}),
+    "least": lambda c: Counter({(k, _least(rows)): 1 for k, rows in _groups(c).items()}),
     "distinct": lambda c: Counter(dict.fromkeys(c, 1)),
     "latest": lambda c: Counter(rows[0] for rows in _groups(c).values()),
+    "current": lambda c: Counter(rows[0] for rows in _groups(c).values() if rows[0][1] != 0),
     "top": lambda c: Counter(row for rows in _groups(c).values() for row in rows[:2]),
     "reduce": lambda c: Counter({(k, _total(rows) or 0): 1 for k, rows in _groups(c).items()}),
 }

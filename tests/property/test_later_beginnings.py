@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_timely.dataflow.aggregates import count, sum_of
+from spark_timely.dataflow.aggregates import count, min_of, sum_of
 from spark_timely.dataflow.delays import ceil_to, plus, windows
 from spark_timely.dataflow.engine.arranged import Indexing
 from spark_timely.dataflow.engine.beginnings import check_whole
@@ -65,6 +65,10 @@ def built(scope: Scope, spec: Spec, logs: list[Log], folder: Path) -> Stream:
         return one.aggregate(by="k", over="history", n=count())
     if kind == "sum":
         return one.aggregate(by="k", over="history", n=sum_of("n"))
+    if kind == "least":
+        return one.aggregate(by="k", over="history", n=min_of("n"))
+    if kind == "current":
+        return one.latest("k", order_by="n", deleted="n = 0")
     if kind == "distinct":
         return one.distinct()
     if kind == "latest":

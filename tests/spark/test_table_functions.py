@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 import spark_timely
@@ -80,3 +80,11 @@ def test_path_that_is_no_log_is_an_error(spark: SparkSession, tmp_path: Path, fu
 def test_functions_are_plain_python_too(log: Log) -> None:
     assert len(list(TimelyFrontiers().eval(log.path))) == 2
     assert len(list(TimelyProgress().eval(log.path, {}))) == log.progress().num_rows
+
+
+def test_another_session_of_the_process_has_them(spark: SparkSession, log: Log) -> None:
+    for name in ("timely_frontiers", "timely_progress"):
+        other = spark.newSession()
+        assert other.sql(f"SELECT stream FROM {name}('{log.path}') WHERE stream = 'one'").collect()
+    with pytest.raises(AnalysisException, match="no_such_function"):
+        spark.newSession().sql("SELECT * FROM no_such_function('timely_frontiers')")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -150,3 +151,14 @@ def test_python_page_names_every_public_name() -> None:
 def test_files_that_internals_name_are_there(page: Path) -> None:
     for name in re.findall(r"`((?:\w+/)+\w+\.\w+)`", page.read_text(encoding="utf-8")):
         assert (ROOT / name).exists() or (ROOT / "spark_timely" / name).exists(), name
+
+
+def test_extras_that_pages_name_are_there() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", *(ROOT / "spark_timely").rglob("*.py")]
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        named = re.findall(r"spark-timely\[([\w,]+)\]", text) + re.findall(r"extra `(\w+)`|`(\w+)` extra", text)
+        parts = [part for each in named for part in ([each] if isinstance(each, str) else each)]
+        found = {name for part in parts for name in part.split(",")}
+        assert found - {""} <= set(extras), page

@@ -139,7 +139,7 @@ class Handle:
         options_of: Mapping[str, Mapping[str, str]] | None = None,
         on_response: Callable[[Response], object] | None = None,
     ) -> None:
-        self.place = Place(str(directory), dict(storage_options or {}), dict(options_of or {}))
+        self.place = Place(normal_path(directory), dict(storage_options or {}), dict(options_of or {}))
         consent = Consent(dict(adopts or {}), frozenset(leaves))
         self._driver = Driver(self.place, working, read_only=read_only, moved=moved, consent=consent)
         self._descriptions = Descriptions(self._driver, working.functions)

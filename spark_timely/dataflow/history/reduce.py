@@ -79,10 +79,7 @@ class Reduce(HistoryOperator):
         ------
         InvalidUsageError
         """
-        del of_updates
-        if COUNT in source.names:
-            msg = f"could not reduce: found a column {COUNT!r}, by which the function learns how often a row is there"
-            raise InvalidUsageError(msg, hint="rename it with select")
+        del source, of_updates
         given = self.result.names
         doubled = [name for name in given if name in self.by or name.startswith(HIDDEN) or given.count(name) > 1]
         if doubled:
@@ -151,7 +148,7 @@ class Reduce(HistoryOperator):
         key = {name: keys.column(name)[row].as_py() for name in self.by}
         where = f"for {key_text(keys, row)} at time={time}"
         try:
-            made = self.function(key, rows.append_column(COUNT, pa.array(counts)))
+            made = self.function(key, _with_counts(rows, counts))
         except Exception as error:
             msg = f"{described(error)} of the function {where}"
             raise OperatorError(
@@ -169,6 +166,11 @@ class Reduce(HistoryOperator):
         except (pa.ArrowException, ValueError) as error:
             msg = f"{described(error)} in what the function gave {where}"
             raise OperatorError(msg, hint=hint) from error
+
+
+def _with_counts(rows: pa.Table, counts: IntArray) -> pa.Table:
+    """Return rows, which may have no columns, with how often each is there."""
+    return pa.table({**{name: rows.column(name) for name in rows.schema.names}, COUNT: pa.array(counts, pa.int64())})
 
 
 def reduced_schema(function: Function, source: pa.Schema, by: Names, columns: Names) -> pa.Schema:

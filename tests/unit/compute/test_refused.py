@@ -252,6 +252,26 @@ def test_follower_of_nothing_says_that_there_is_none(tmp_path: Path) -> None:
 # Values of ComputeInstance: refused before a session is looked at -------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("session", "directory", "found"),
+    [
+        (None, "instance", "found None in place of a session"),
+        ("instance", "instance", "found 'instance' in place of a session"),
+        (None, 5, "found path=5"),
+        (None, None, "found path=None"),
+        (None, b"instance", "found path=b'instance'"),
+        (None, "", "found path=''"),
+    ],
+)
+def test_what_is_no_session_or_path_leaves_nothing(
+    session: Any, directory: Any, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidUsageError, match=found):
+        ComputeInstance(session, directory)
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize("retain", ["soon", "", 7, 7.0, "-1 day", True])
 def test_length_that_is_none_is_refused_at_once(tmp_path: Path, retain: Any) -> None:
     with pytest.raises(InvalidUsageError, match=r"could not run the instance in .*found retain="):

@@ -21,6 +21,7 @@ from spark_timely.dataflow.history.keys import ranks_of
 from spark_timely.dataflow.history.reduce import Reduce, reduced_schema
 from spark_timely.dataflow.history.totals import ROWS, Totals
 from spark_timely.errors import InvalidUsageError, OperatorError, SchemaMismatchError
+from spark_timely.testing import rows_of, stream_of
 
 K_N = pa.schema([("k", pa.string()), ("n", pa.int64())])
 LEAST = -(1 << 63)
@@ -459,8 +460,22 @@ def test_reduce_refuses_columns_of_two_meanings() -> None:
         reduced_schema(lambda key, rows: 5, K_N, ("k",), ("n",))  # type: ignore[arg-type, return-value]
     with pytest.raises(InvalidUsageError, match="'k'"):
         Reduce(("k",), fails, ("n",), K_N).check(K_N, of_updates=True)
-    with pytest.raises(InvalidUsageError, match="_count"):
-        Reduce(("k",), fails, ("n",), SEEN).check(K_N.append(pa.field("_count", pa.int64())), of_updates=True)
+
+
+def counted(key: object, rows: pa.Table) -> pa.Table:
+    del key
+    return rows.select(["_count"])
+
+
+def test_reduce_counts_rows_of_which_it_gets_no_column() -> None:
+    rows = stream_of({"_time": [1, 2, 3], "_diff": [1, 2, -1], "k": ["a"] * 3, "_count": [7, 8, 8]})
+    found = [(row["_time"], row["_diff"], row["_count"]) for row in rows_of(rows.reduce(counted, by="k", columns=[]))]
+    assert sorted(found) == [(1, 1, 1), (2, -1, 1), (2, 1, 3), (3, -1, 3), (3, 1, 2)]
+    assert rows_of(rows.reduce(lambda _, rows: rows.select(["k"]), by="_count", columns=["k"]), upper=[2])
+    with pytest.raises(InvalidUsageError, match="found a column '_count', which says how often a row is there"):
+        rows.reduce(counted, by="k")
+    with pytest.raises(InvalidUsageError, match="found neither a key nor a column"):
+        rows.reduce(counted, columns=[])
 
 
 # As of a time -----------------------------------------------------------------------------------------
