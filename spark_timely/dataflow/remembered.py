@@ -29,7 +29,7 @@ from spark_timely.log.files.format import conform
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray
 
-__all__ = ["AsOfJoin", "Look", "Remembered", "Result", "looks_of", "remembers"]
+__all__ = ["AsOfJoin", "Look", "Remembered", "Result", "dimensions_of", "looks_of", "remembers"]
 
 
 def _no_reader(name: str) -> TimelyInternalError:
@@ -246,6 +246,12 @@ class Look:
     path: str
     key: Names
     columns: Names
+
+
+def dimensions_of(view: View) -> list[Replay]:
+    """Return the logs of collections that a view looks events up in, as of their times."""
+    found = [each.inputs[1] for each in ordered(view) if isinstance(each, AsOfJoin)]
+    return [leaf for leaf in found if isinstance(leaf, Replay)]
 
 
 def looks_of(view: View, own: Replay | None) -> dict[Look, Replay]:

@@ -65,7 +65,10 @@ def below_of(spec: Spec) -> list[Spec]:
 
 
 def held(spec: Spec, inputs: Sequence[Input], as_of: int | None = None) -> Held:
-    """Return what a stream holds; collections in logs of the dataflow's own begin at `as_of`, if it is given."""
+    """Return what a stream holds; collections in logs of the dataflow's own begin at `as_of`, if it is given.
+
+    But not what events are looked up in.
+    """
     kind, *rest = spec
     if kind == "replay":
         log = inputs[rest[0]]
@@ -95,7 +98,7 @@ def held(spec: Spec, inputs: Sequence[Input], as_of: int | None = None) -> Held:
     if kind == "distinct" and not one.updates:
         return replace(one, rows=_firsts(one, lambda row: row, None), whole=one.whole and one.lost is None)
     if kind == "join":
-        right = begun(below[1], as_of)
+        right = held(below_of(spec)[1], inputs)  # events before as_of are looked up too
         return _joined([one, right], _looked_up(one.rows, right.rows), updates=False)
     source = one if one.updates else replace(one, updates=True, whole=one.whole and one.lost is None)
     return begun(replace(source, rows=_changes(source.rows, SAYS[kind])), as_of)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,13 @@ from spark_timely.dataflow.engine.beginnings import check_whole
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.errors import SinceViolationError
-from spark_timely.log import Log
+from spark_timely.log import Log, MemoryLog
 from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.testing import ManualClock
 from tests.oracles.beginnings_model import MOVES, SAYS, Held, Input, Row, Spec, Updates, at, begun, below_of, held
+from tests.property.graphs import MemoryPlace, runner_here
 from tests.property.test_dataflow import runner
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -39,7 +41,8 @@ LONG = bool(os.environ.get("SPARK_TIMELY_LONG"))
 def built(scope: Scope, spec: Spec, logs: list[Log], folder: Path) -> Stream:
     kind, *rest = spec
     if kind == "replay":
-        return scope.replay(logs[rest[0]].path)
+        log = logs[rest[0]]
+        return scope.replay(log.another() if isinstance(log, MemoryLog) else log.path)
     below = [built(scope, each, logs, folder) for each in below_of(spec)]
     one = below[0]
     if kind in MOVES:
@@ -130,14 +133,16 @@ class Drawn:
 
 
 class World:
-    """Some logs, and a dataflow over them whose graph is given or drawn."""
+    """Some logs, and a dataflow over them whose graph is given or drawn; in memory, or on disk, where indexes are."""
 
     def __init__(self, folder: Path, rng: random.Random, spec: Spec | None = None, **given: Any) -> None:
         self.folder, self.rng = folder, rng
+        self.place = MemoryPlace() if given.get("memory") else None
+        create = create_log if self.place is None else self.place.create
         self.kinds = given.get("kinds") or [rng.choice(["stream", "collection"]) for _ in range(rng.randrange(1, 3))]
         self.least = given.get("least") or [rng.choice([0, 0, 3, -4]) for _ in self.kinds]
         self.logs = [
-            create_log(folder / f"in{i}", SCHEMA, minimum=(least,), kind=kind)
+            create(str(folder / f"in{i}"), SCHEMA, minimum=(least,), kind=kind)
             for i, (kind, least) in enumerate(zip(self.kinds, self.least, strict=True))
         ]
         self.writers = [log.writer(owner="test") for log in self.logs]
@@ -150,6 +155,9 @@ class World:
         always, rarely = Indexing(0, 0, 0, background=False, much_bytes=0), Indexing(0, 10**9, 2, background=False)
         self.indexing = rng.choice([always, rarely, Indexing(1 << 40)])
         self.storage: dict[str, dict[str, str]] = {}
+
+    def open(self, path: str) -> Log:
+        return open_log(path) if self.place is None else self.place.open(path)
 
     def write(self, which: int, steps: int, *, most: int = 4) -> None:
         rng, rows = self.rng, self.rows[which]
@@ -175,7 +183,7 @@ class World:
         self.writers[which].append(table, advance_to=self.at[which])
 
     def forget(self, which: int, to: int) -> None:
-        log = open_log(self.logs[which].path)
+        log = self.open(self.logs[which].path)
         log.allow_compaction(to)
         if self.rng.random() < 0.5:
             log.compact(logical=True)
@@ -200,10 +208,10 @@ class World:
         return engine
 
     def run(self, engine: Engine) -> None:
-        engine.advance(runner(self.storage))
+        engine.advance(runner(self.storage) if self.place is None else runner_here)
 
     def check(self, *, caught_up: bool) -> None:
-        log, wanted = open_log(self.folder / "out"), self.wanted()
+        log, wanted = self.open(str(self.folder / "out")), self.wanted()
         upper = log.frontier().elements[0][0]
         assert log.verify().legal
         assert upper <= max(wanted.frontier, wanted.least), "too soon"
@@ -228,7 +236,7 @@ def run_story(world: World) -> None:
             world.write(which, rng.randrange(8), most=8)
         if rng.random() < 0.5 and world.at[which] > world.least[which] + 1:
             world.forget(which, rng.randrange(world.least[which] + 1, world.at[which]))
-            since = open_log(world.logs[which].path).since().elements[0][0]
+            since = world.open(world.logs[which].path).since().elements[0][0]
             world.forgot[which] = None if since == world.least[which] else since
     if rng.random() < 0.3:
         world.as_of = rng.randrange(-2, 8)
@@ -257,9 +265,12 @@ def run_story(world: World) -> None:
     world.check(caught_up=True)
 
 
-@pytest.mark.parametrize("seed", range(5000 if LONG else 12))
+@pytest.mark.parametrize("seed", range(5000 if LONG else 16))
 def test_graphs_that_begin_late_hold_what_they_should(seed: int, tmp_path: Path) -> None:
-    run_story(World(tmp_path, random.Random(seed)))
+    rng = random.Random(seed)
+    world = World(tmp_path, rng, memory=seed % 4 != 0)
+    with nullcontext() if world.place is None else world.place.installed():
+        run_story(world)
 
 
 @pytest.mark.parametrize("kind", ["stream", "collection"])
@@ -279,6 +290,26 @@ def test_operators_before_and_behind_a_delay_move(kind: str, tmp_path: Path) -> 
     world.write(0, 3)
     world.run(world.engine())
     world.check(caught_up=True)
+
+
+def test_events_before_as_of_are_looked_up_before_it(tmp_path: Path) -> None:
+    spec: Spec = ("sum", ("join", ("replay", 0), ("latest", ("replay", 1))))
+    world = World(tmp_path, random.Random(1), spec, kinds=["stream", "collection"], least=[0, 0], as_of=4)
+    for which in (0, 1):
+        world.write(which, 6, most=8)
+    world.run(world.engine())
+    world.check(caught_up=True)
+    assert world.wanted().begins == 4
+
+
+def test_a_sum_of_rows_that_cannot_be_looked_up_is_refused(tmp_path: Path) -> None:
+    spec: Spec = ("sum", ("join", ("replay", 0), ("latest", ("replay", 1))))
+    world = World(tmp_path, random.Random(1), spec, kinds=["stream", "collection"], least=[0, 0])
+    for which in (0, 1):
+        world.write(which, 6, most=8)
+    world.forget(1, 3)
+    with pytest.raises(SinceViolationError, match=r"could not begin operator .*in1'|latest.*needs all updates"):
+        world.engine()
 
 
 @pytest.mark.parametrize("kind", ["stream", "collection"])

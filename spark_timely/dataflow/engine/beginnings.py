@@ -7,7 +7,9 @@ Invariants
    where what is in it begins, is in its since and in the notes of its streams.
 2. An output has begun once it took a step: then a note has its upper. It takes its first step after the outputs that
    it reads.
-3. Events begin after the last time to which anything that is forgotten would have gone: what an output holds is whole.
+3. What events are looked up in as of their times begins where its inputs do, whatever the dataflow's as_of is: events
+   before that are looked up too.
+4. Events begin after the last time to which anything that is forgotten would have gone: what an output holds is whole.
    Updates begin where those at since go, which stand for all before them.
 """
 
@@ -23,7 +25,7 @@ import numpy as np
 from spark_timely.dataflow.engine.cutting import paths_of
 from spark_timely.dataflow.engine.outputs import note_of
 from spark_timely.dataflow.logs import least_time
-from spark_timely.dataflow.remembered import remembers
+from spark_timely.dataflow.remembered import dimensions_of, remembers
 from spark_timely.dataflow.views import Replay, leaves_of
 from spark_timely.errors import SinceViolationError
 from spark_timely.log.machine.since import may_read, needed_from
@@ -80,6 +82,7 @@ class Beginnings:
         self._written: dict[str, list[Sink]] = {}
         for sink in sinks:
             self._written.setdefault(sink.path, []).append(sink)
+        self._looked_into = _looked_into(sinks, self._written)
         self.own = {sink: _own(sink, logs[sink.path]) for sink in sinks if remembers(sink.view) is not None}
 
     def needs(self, sink: Sink, state: StreamState, lower: Antichain) -> list[Need]:
@@ -127,7 +130,7 @@ class Beginnings:
         if _has_begun(sink, state) or others or not state.frontier.less_equal((least,)):
             return None
         begins: list[Antichain] = []
-        if sink.as_of is not None and sink.view.updates and sink.as_of > least:
+        if sink.as_of is not None and sink.view.updates and sink.as_of > least and sink.path not in self._looked_into:
             begins.append(Antichain.of(sink.as_of))
         for leaf, delays in paths_of(sink.view):  # one turn per way from a log
             since = beginning(self._logs[leaf.path])
@@ -218,7 +221,7 @@ def check_whole(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
         needs_all = sink.is_whole if view is None else view.operator.looks_back is None
         if not needs_all or _has_begun(sink, logs[sink.path].stream(sink.stream)):
             continue
-        found = _with_gap(sink, {other.path: other for other in sinks}, logs)
+        found = _with_gap(sink, {other.path: other for other in sinks}, logs, events=True)
         if found is None:
             continue
         leaf, begins = found
@@ -226,9 +229,10 @@ def check_whole(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
         first, since = (leaf.domain.render_frontier(each) for each in (least, begins))
         # Without the since, of a copy of a log with times of other types: in which times it begins is not known.
         gap = f"since={since} in" if begins != least else "a copy of a log that had forgotten,"
+        rows = "updates" if leaf.updates else "messages"
         msg = (
-            f"could not begin operator {name!r}: found {gap} log {leaf.path!r}, of which it needs all messages from "
-            "the beginning on"
+            f"could not begin operator {name!r}: found {gap} log {leaf.path!r}, of which it needs all {rows} from the "
+            "beginning on"
         )
         raise SinceViolationError(
             msg,
@@ -244,24 +248,42 @@ def _has_begun(sink: Sink, state: StreamState | None) -> bool:
     return note_of(state, sink).upper is not None
 
 
-def _with_gap(sink: Sink, written: Mapping[str, Sink], logs: Mapping[str, Log]) -> tuple[Replay, Antichain] | None:
-    """Return a log of events below an output that has not all of them, and from when on it has; None if there is none.
+def _with_gap(
+    sink: Sink, written: Mapping[str, Sink], logs: Mapping[str, Log], *, events: bool
+) -> tuple[Replay, Antichain] | None:
+    """Return a log below an output that has not all that events are made of, and from when on; None if there is none.
 
-    A log that a dataflow or a query wrote, or a dataflow will write, from one that had forgotten has them no more than
-    that one.
+    That are events, and the collections that events are looked up in; with `events` False all logs, as those below such
+    a collection. A log that a dataflow or a query wrote, or a dataflow will write, from one that had forgotten has no
+    more than that one.
     """
-    for leaf, _ in paths_of(sink.view):  # one turn per way from a log
-        if leaf.updates:
+    dimensions = dimensions_of(sink.view)
+    for leaf in leaves_of(sink.view):  # one turn per log
+        if events and leaf.updates and leaf not in dimensions:
             continue
         log = logs[leaf.path]
         begins = beginning(log)
         if begins is not None:
             return leaf, begins
         own = written.get(leaf.path)
-        found = None if own is None or _has_begun(own, log.stream(own.stream)) else _with_gap(own, written, logs)
+        if own is None or _has_begun(own, log.stream(own.stream)):
+            continue
+        found = _with_gap(own, written, logs, events=events and not leaf.updates)
         if found is not None:
             return found
     return None
+
+
+def _looked_into(sinks: Sequence[Sink], written: Mapping[str, Sequence[Sink]]) -> set[str]:
+    """Return the paths of the outputs that events are looked up in, and of those that these are made from."""
+    found: set[str] = set()
+    waiting = [leaf.path for sink in sinks for leaf in dimensions_of(sink.view)]
+    while waiting:  # one turn per log
+        path = waiting.pop()
+        if path in written and path not in found:
+            found.add(path)
+            waiting += [leaf.path for sink in written[path] for leaf in leaves_of(sink.view)]
+    return found
 
 
 def _own(sink: Sink, log: Log) -> Replay:
