@@ -23,6 +23,8 @@ from spark_timely.dataflow.delays import plus, windows
 from spark_timely.dataflow.engine.arranged import Indexing
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope
+from spark_timely.interop.importing import CaptureTypes, StreamImport
+from spark_timely.interop.writer import capture_bytes
 from spark_timely.log.log import Log, create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflow_tasks import catalog_of
@@ -440,6 +442,51 @@ def proceed_dataflow(folder: Path) -> None:
     step(folder, None, times=4)
 
 
+# A dataflow that stopped --------------------------------------------------------------------------------
+
+_mended: list[bool] = []
+
+
+def fragile(rows: pa.Table) -> pa.Table:
+    """Give the numbers; until it is mended it gives no usable column from time 4 on."""
+    latest = pc.max(rows["_time"]).as_py()
+    return rows.select(["n"] if _mended or latest is None or latest < 4 else ["k"])
+
+
+def run_fragile(folder: Path, run: str) -> None:
+    scope = Scope("fragile")
+    rows = scope.replay(folder / "in")
+    rows.map(fragile).capture(folder / "bad")
+    rows.filter("n > 0").capture(folder / "good")
+    engine = Engine("fragile", scope.sinks, scope.storage, files_of=catalog_of, limits=Limits(times=1), run=run)
+    engine.begin()
+    while engine.step(runner(scope.storage)) is not None:
+        pass  # an output that failed is left
+
+
+def write_failed(folder: Path) -> None:
+    log = create_log(folder / "in", PLAIN, minimum=(0,))
+    put(log, [1, 2, 4, 5], 6)
+    run_fragile(folder, "first")
+
+
+def read_failed(folder: Path) -> Facts:
+    state = open_log(folder / "bad").stream("main")
+    assert state is not None
+    assert state.note.output is not None
+    failures = [each.operator for each in state.note.output.failures]
+    return logs_below(folder) | {"failed": failures}
+
+
+def proceed_failed(folder: Path) -> None:
+    put(open_log(folder / "in"), [6, 7], 9)
+    _mended.append(True)
+    try:
+        run_fragile(folder, "second")
+    finally:
+        _mended.clear()
+
+
 # A subscription -----------------------------------------------------------------------------------------
 
 
@@ -477,6 +524,35 @@ def proceed_subscription(folder: Path) -> None:
             rows += batch.rows.to_pylist()
             subscription.acknowledge(batch.upper)
     (folder / "given").write_text(repr(sorted(map(repr, rows))), encoding="utf-8")
+
+
+# Imports of captures ------------------------------------------------------------------------------------
+
+CAPTURED = [
+    (0, [("a", 1), ("b", 1 << 63)]), {0: -1, 3: 1}, (5, [("c", 3)]), (3, [("a", 4)]), {3: -1, 7: 2}, {7: -1},
+    (9, [("d", 5)]), {7: -1},
+]  # fmt: skip
+IMPORT = CaptureTypes.parse("u64", "(string, u64)", timely="0.31")
+
+
+def import_bytes(folder: Path, n_events: int) -> None:
+    """Import a capture that has grown to so many events, and to a part of the next one."""
+    whole = capture_bytes(CAPTURED, time="u64", record="(string, u64)")
+    part = capture_bytes(CAPTURED[:n_events], time="u64", record="(string, u64)")
+    (folder / "capture.bin").write_bytes(whole[: len(part) + 5])
+    log = open_log(folder / "log")
+    StreamImport(log, "worker", IMPORT, name="capture", commit_bytes=100).take_file(str(folder / "capture.bin"))
+
+
+def write_imports(folder: Path) -> None:
+    (time,) = IMPORT.layout.domain.types
+    create_log(folder / "log", IMPORT.payload, times=time.value, minimum=IMPORT.layout.domain.minimum)
+    import_bytes(folder, 4)
+
+
+def proceed_imports(folder: Path) -> None:
+    for n_events in (4, 6, len(CAPTURED)):
+        import_bytes(folder, n_events)
 
 
 # Instances ----------------------------------------------------------------------------------------------
@@ -585,7 +661,9 @@ THINGS = [
     Thing("logs", write_logs, read_logs, proceed_logs),
     Thing("sinks", write_sinks, logs_below, proceed_sinks),
     Thing("dataflow", write_dataflow, read_dataflow, proceed_dataflow),
+    Thing("failed", write_failed, read_failed, proceed_failed),
     Thing("subscription", write_subscription, read_subscription, proceed_subscription),
+    Thing("imports", write_imports, logs_below, proceed_imports),
     Thing("instance", write_instance, read_instance, proceed_instance),
     Thing("instance ahead", write_ahead, read_ahead, proceed_ahead),
     Thing("instance ahead of reader", write_ahead_of_reader, read_ahead, proceed_ahead),
