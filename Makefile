@@ -61,6 +61,7 @@ golden-update: setup ## rewrite the expected texts under tests/golden; read the 
 	@$(PYTEST) -q --golden-update -m golden tests
 
 mutants: env ## change the code in small ways in a copy: does a test notice? 20 minutes; ARGS="--seed 2 --minutes 60"
+	@nice -n 10 $(RUN) -m tests.mutants.rules
 	@nice -n 10 $(RUN) -m tests.mutants $(ARGS)
 
 bench: setup ## measure against the peers; writes build/bench.jsonl

@@ -16,7 +16,6 @@ import contextlib
 import importlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,9 +26,9 @@ from pathlib import Path
 import tests.mutants.equivalents as known
 from tests.mutants.changes import Change, changes_of, drawn
 from tests.mutants.lines import Lines, note
+from tests.mutants.tree import ROOT, WARM, copy_tree, say
 from tests.mutants.trial import trial
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
     "spark_timely/log",
     "spark_timely/protocol",
@@ -38,9 +37,6 @@ FOLDERS = (
     "sink",
     "datasource",
 )
-# What trials import anyway, imported once: they are forks.
-WARM = ("hypothesis.strategies", "numpy", "pandas", "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet")
-WARM += ("deltalake", "pyspark.sql.datasource", "sqlglot", "numba")
 
 
 def main() -> int:
@@ -62,19 +58,6 @@ def main() -> int:
         environment = {**os.environ, "PYTHONPATH": str(copy), "MUTANTS_BUILD": str(ROOT / "build" / "mutants")}
         command = [sys.executable, "-m", "tests.mutants", "--in-copy", *sys.argv[1:]]
         return subprocess.run(command, cwd=copy, env=environment, check=False).returncode
-
-
-def copy_tree(root: Path, copy: Path) -> None:
-    """Copy what git knows or would take, and lay the packages where their names say."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(command, cwd=root, check=True, capture_output=True).stdout.decode().split("\0")
-    for name in filter(None, names):
-        if (root / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(root / name, copy / name)
-    for package in ("conf", "datasource", "sink"):
-        if (copy / package).is_dir():
-            (copy / "spark_timely" / package).symlink_to(f"../{package}")
 
 
 class Run:
@@ -181,11 +164,6 @@ def _folder(change: Change) -> str:
 
 def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
-
-
-def say(text: str) -> None:
-    """Print at once, whoever reads."""
-    print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,11 @@ names for that rule must then fail by an assertion of its own, or because the pr
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import re
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +26,7 @@ from spark_timely.protocol.rules import check_messages, check_progress
 from tests.conformance import test_log_protocol as conformance
 from tests.conformance.logs import LogMaker
 from tests.modules import ROOT
+from tests.mutants.rules import breaks
 from tests.property import test_protocol as rules
 from tests.property import test_rules_replay as replays
 from tests.property.mutations import (
@@ -432,3 +436,11 @@ def test_every_test_of_the_table_of_rules_has_a_mutant() -> None:
     named = set(re.findall(r"`([PCE]::\w+)`", text))
     assert len(named) > 30
     assert named == {mutant.test for mutant in MUTANTS}
+
+
+def test_rules_drawn_of_all_tables_are_noticed_when_broken() -> None:
+    """A few by the state of the code: `make mutants` tries all."""
+    seed = hashlib.sha256("".join((ROOT / each.file).read_text(encoding="utf-8") for each in breaks()).encode())
+    command = [sys.executable, "-m", "tests.mutants.rules", "--draw", "3", "--seed", seed.hexdigest()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -12,9 +12,10 @@ import pytest
 
 from tests.modules import ROOT
 from tests.mutants import equivalents
-from tests.mutants.__main__ import FOLDERS, copy_tree
+from tests.mutants.__main__ import FOLDERS
 from tests.mutants.changes import changes_of, drawn
 from tests.mutants.lines import Lines
+from tests.mutants.tree import copy_tree
 
 
 def changed(tmp_path: Path, source: str) -> set[str]:

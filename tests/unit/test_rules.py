@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.modules import ROOT
+from tests.mutants.rules import breaks, rows
 
 
 def test_every_test_named_in_the_table_of_rules_exists() -> None:
@@ -49,3 +50,35 @@ def test_each_rule_of_continual_tasks_has_a_row_or_a_reason() -> None:
             found.update(range(int(first), int(last) + 1))
     told = {int(number) for number in re.findall(r"002\.(\d\d)", reasons)}
     assert set(range(1, 66)) - found - told == set()
+
+
+def test_each_row_is_broken_in_the_product_at_least_once() -> None:
+    broken = [(each.rule, each.test) for each in breaks()]
+    rows_left = [
+        row.rules
+        for row in rows()
+        if not row.rules[0].startswith("003.")  # these are broken in tests/property/test_rules_mutants.py
+        and not any(rule in row.rules and test in row.tests for rule, test in broken)
+    ]
+    assert not rows_left, "rules without a break in tests/mutants/rules"
+
+
+def test_each_break_is_of_code_as_it_is_and_of_its_row() -> None:
+    of_rule: dict[str, set[str]] = {}
+    for row in rows():
+        for rule in row.rules:
+            of_rule.setdefault(rule, set()).update(row.tests)
+    wrong = []
+    for each in breaks():
+        source = (ROOT / each.file).read_text(encoding="utf-8")
+        if source.count(each.old) != 1 or each.old == each.new:
+            wrong.append(f"{each.rule} {each.what}: {source.count(each.old)} times in {each.file}")
+        if each.test not in of_rule.get(each.rule, ()):
+            wrong.append(f"{each.rule} {each.what}: {each.test} is no product test of its row")
+        if each.file.startswith("tests/"):
+            wrong.append(f"{each.rule} {each.what}: {each.file} is no part of the product")
+    assert not wrong
+
+
+def test_each_row_names_a_test_of_the_product() -> None:
+    assert not [row.rules for row in rows() if not row.tests]
