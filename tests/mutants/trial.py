@@ -27,7 +27,8 @@ class _Chosen:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = sorted((item for item in items if item.nodeid in self.order), key=lambda i: self.order[i.nodeid])
+        places = [(self.order.get(item.nodeid, self.order.get(item.nodeid.split("[")[0])), item) for item in items]
+        items[:] = [item for place, item in sorted((x for x in places if x[0] is not None), key=lambda x: x[0])]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -40,7 +41,7 @@ def trial(tests: Sequence[str], *, scratch: Path, limit_s: float) -> tuple[str, 
     Parameters
     ----------
     tests
-        Names of tests, in the order in which they are to run.
+        Names of tests, in the order in which they are to run; one without parameters stands for all of its cases.
     scratch
         A folder for what they write; it is emptied.
     limit_s

@@ -287,14 +287,14 @@ def test_rule_000_59_leaves_inside_a_scope_are_judged() -> None:
 
 def test_rule_000_60_a_leaf_is_judged_by_its_own_statements() -> None:
     # The drop has not been exchanged yet, and another peer's capability still is there: both mean nothing.
-    worker = Worker()
+    worker = Worker(MemoryNetwork(2).transports[0])
     scope = worker.new_dataflow()
-    holder = source("holder")
+    holder = source("holder", peers=2)
     scope.add_child(holder)
     number = worker.add(scope)
     holder.say(internal=[(0, (0,), -1)])
     worker.step()
-    assert worker.dataflow(number)._counts == {(1, 0, 0, 0): 1}
+    assert worker.dataflow(number)._counts == {(1, 0, 0, 0): 2}
     holder.say(produced=[(0, (0,), 1)])
     with pytest.raises(UnheldCapabilityError):
         worker.step()
