@@ -30,8 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.continual.plan import Bodies, Expectation, SourcePlan, StepPlan, TaskSource
-from spark_timely.continual.sink import SinkState
-from spark_timely.continual.sources import takes_snapshot
+from spark_timely.continual.sink import SinkState, takes_snapshot
 from spark_timely.dataflow.engine.inputs import Inputs
 from spark_timely.dataflow.engine.outputs import Outputs, note_of, passes
 from spark_timely.dataflow.engine.steps import Appended, Retained, is_cancelled
@@ -391,7 +390,7 @@ class TaskEngine:
             return None
         return self._write(look, times, upper)
 
-    def _times_of_step(self, look: _Look, decided: SinkState[object], first: int) -> tuple[int, ...]:
+    def _times_of_step(self, look: _Look, decided: SinkState, first: int) -> tuple[int, ...]:
         """Return the write times of the next step: one, or as many as may be written together."""
         assert look.note is not None
         if self._at_once == 1 or (look.takes_snapshot and first == look.note.as_of):
@@ -412,12 +411,12 @@ class TaskEngine:
                 most = min(most, room // max(int(bounds.sizes.sum()), 1))
         return tuple(times[: max(most, 1)].tolist())
 
-    def _sink_state(self, look: _Look) -> SinkState[object]:
+    def _sink_state(self, look: _Look) -> SinkState:
         """Return the sink as it is now: write times that are known, and how far everything is complete."""
         inputs = look.inputs
         if self.plan.until is not None:
             inputs = inputs.meet(Antichain.of(self.plan.until))
-        state = SinkState[object](self._domain.minimum[0], greatest=self._most)
+        state = SinkState(self._domain.minimum[0], greatest=self._most)
         state.output_progress = look.upper
         state.append_times_progress = inputs
         state.to_append_progress = inputs.meet(look.references)

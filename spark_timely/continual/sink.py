@@ -12,18 +12,14 @@ Invariants
 1. A write never reaches past the first write time that is not written yet: the upper moves up to it, or to one past it
    together with its rows.
 2. A write time is acted upon once `append_times_progress` has passed it: before that an earlier one may still come.
-3. What a write holds is the whole result at its time. Its updates stay pending, and are cancelled by those that take
-   them back at a later time.
-4. `output_progress` is a lower bound of the upper in the log. A write time before it was decided by another replica,
+3. `output_progress` is a lower bound of the upper in the log. A write time before it was decided by another replica,
    and is dropped.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -36,16 +32,14 @@ if TYPE_CHECKING:
 
     from spark_timely.time.arrays import TimesLike
 
-__all__ = ["GREATEST", "SinkState", "Write"]
+__all__ = ["GREATEST", "SinkState", "Write", "takes_snapshot"]
 
 GREATEST: Final = (1 << 63) - 1
 """The greatest time of type long."""
 
-Row = TypeVar("Row", bound=Hashable)
-
 
 @dataclass(frozen=True, slots=True)
-class Write(Generic[Row]):
+class Write:
     """What to append next.
 
     Attributes
@@ -54,13 +48,10 @@ class Write(Generic[Row]):
         The output's upper after it.
     time : int or None
         The write time whose result is appended; None where the upper moves alone.
-    rows : tuple of (row, int)
-        Rows at `time`, each once with its diff. Empty where the state counts no rows.
     """
 
     upper: Antichain
     time: int | None = None
-    rows: tuple[tuple[Row, int], ...] = ()
 
 
 class _TimeSet:
@@ -96,12 +87,11 @@ class _TimeSet:
         return np.unique(np.concatenate(self._runs)) if self._runs else np.empty(0, np.int64)
 
 
-class SinkState(Generic[Row]):
+class SinkState:
     """What a replica of a continual task knows, and what it writes next.
 
-    A model adds the updates of the result, and gets the rows of each write. Production adds none: there the result of a
-    write time is computed after the decision, and `to_append_progress` says up to where inputs and references are
-    complete.
+    The result of a write time is computed after the decision; `to_append_progress` says up to where inputs and
+    references are complete.
 
     Parameters
     ----------
@@ -121,43 +111,27 @@ class SinkState(Generic[Row]):
 
     Notes
     -----
-    Cost: `process` takes O(log n) for n write times, and one pass over the updates that it appends.
+    Cost: `process` takes O(log n) for n write times.
     Source: Materialize `compute/src/sink/continual_task.rs`, `SinkState`.
 
     Examples
     --------
     >>> state = SinkState(0)
     >>> state.add_times([2])
-    >>> state.add_updates([("a", 2, 1), ("a", 3, -1)])
     >>> state.append_times_progress = state.to_append_progress = Antichain.of(9)
     >>> state.process()
-    Write(upper=Antichain.of(3), time=2, rows=(('a', 1),))
+    Write(upper=Antichain.of(3), time=2)
     >>> state.output_progress = Antichain.of(3)
     >>> state.process()
-    Write(upper=Antichain.of(9), time=None, rows=())
-    >>> state.pending()
-    0
+    Write(upper=Antichain.of(9), time=None)
     """
 
-    __slots__ = (
-        "_due",
-        "_greatest",
-        "_later",
-        "_times",
-        "_waiting",
-        "append_times_progress",
-        "output_progress",
-        "to_append_progress",
-    )
+    __slots__ = ("_greatest", "_times", "append_times_progress", "output_progress", "to_append_progress")
 
     def __init__(self, minimum: int, *, greatest: int = GREATEST) -> None:
         self.append_times_progress = self.to_append_progress = self.output_progress = Antichain.of(minimum)
         self._greatest = greatest
         self._times = _TimeSet()
-        # Updates that the next write contains in any case, summed; later ones by time, and a heap of those times.
-        self._due: dict[Row, int] = {}
-        self._later: dict[int, dict[Row, int]] = {}
-        self._waiting: list[int] = []
 
     @property
     def append_times(self) -> npt.NDArray[np.int64]:
@@ -191,40 +165,7 @@ class SinkState(Generic[Row]):
             raise _past_the_greatest(int(found.max()), self._greatest)
         self._times.add(found.astype(np.int64, copy=False))
 
-    def add_updates(self, updates: Iterable[tuple[Row, int, int]]) -> None:
-        """Add updates of the result, in any order.
-
-        Parameters
-        ----------
-        updates : iterable of (row, time, diff)
-            Rows are compared by ``==``.
-
-        Examples
-        --------
-        >>> state = SinkState(0)
-        >>> state.add_updates([("a", 1, 1), ("b", 1, 1), ("a", 1, -1)])
-        >>> state.pending()
-        1
-        """
-        # Row by row: only models add updates. Production adds none.
-        for row, time, diff in updates:
-            at = self._later.get(time)
-            if at is None:
-                at = self._later[time] = {}
-                heapq.heappush(self._waiting, time)
-            _count(at, row, diff)
-
-    def pending(self) -> int:
-        """Return how many updates are kept, equal ones of a time counted once.
-
-        Examples
-        --------
-        >>> SinkState(0).pending()
-        0
-        """
-        return len(self._due) + sum(map(len, self._later.values()))
-
-    def process(self) -> Write[Row] | None:
+    def process(self) -> Write | None:
         """Return what to append next, or None where there is nothing until more is known.
 
         Raises
@@ -257,8 +198,7 @@ class SinkState(Generic[Row]):
             return None
         if time >= self._greatest:
             raise _past_the_greatest(time, self._greatest)
-        self._advance(time)
-        return Write(Antichain.of(time + 1), time, tuple(self._due.items()))
+        return Write(Antichain.of(time + 1), time)
 
     def ready(self, most: int) -> npt.NDArray[np.int64]:
         """Return the write times whose results are known, sorted: what `process` would write one after another.
@@ -298,29 +238,36 @@ class SinkState(Generic[Row]):
         return ready
 
     def _forget(self) -> None:
-        """Drop write times before the output's progress, and move pending updates there: what cancels out is gone."""
+        """Drop write times before the output's progress."""
         if self.output_progress.is_empty:
             self._times.clear()
-            self._due, self._later, self._waiting = {}, {}, []
             return
         ((start,),) = self.output_progress.elements
         self._times.drop_before(start)
-        self._advance(start)
-
-    def _advance(self, time: int) -> None:
-        """Move updates up to a time to it, and sum them."""
-        while self._waiting and self._waiting[0] <= time:  # each time is moved once
-            for row, diff in self._later.pop(heapq.heappop(self._waiting)).items():
-                _count(self._due, row, diff)
 
 
-def _count(rows: dict[Row, int], row: Row, diff: int) -> None:
-    """Add to the count of a row; a count of zero is none."""
-    total = rows.get(row, 0) + diff
-    if total:
-        rows[row] = total
-    else:
-        rows.pop(row, None)
+def takes_snapshot(snapshot: bool, as_of: int, upper: Antichain) -> bool:  # noqa: FBT001 - the option itself
+    """Tell whether a start shows the inputs' contents at as_of: until the output's upper has passed as_of.
+
+    Parameters
+    ----------
+    snapshot : bool
+        The task's option.
+    as_of : int
+        Of the first start, as the output's log has it.
+    upper : Antichain
+        The output's upper.
+
+    Notes
+    -----
+    Later starts never read them: what a restart costs does not depend on how much was written to the inputs before.
+
+    Examples
+    --------
+    >>> takes_snapshot(True, 5, Antichain.of(5)), takes_snapshot(True, 5, Antichain.of(6))
+    (True, False)
+    """
+    return snapshot and upper.less_equal(as_of)
 
 
 def _past_the_greatest(time: int, greatest: int) -> OperatorError:

@@ -30,7 +30,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.continual.plan import SourcePlan, StepPlan, StepResult
-from spark_timely.continual.sources import Updates
+from spark_timely.continual.updates import Updates
 from spark_timely.dataflow.engine.steps import is_cancelled
 from spark_timely.dataflow.views import time_value
 from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split

@@ -20,9 +20,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_timely.continual.sink import SinkState, Write
-from spark_timely.continual.sources import Source, Updates, kind_of, takes_snapshot
+from spark_timely.continual.sink import takes_snapshot
+from spark_timely.continual.updates import Updates
 from spark_timely.time.antichain import Antichain
+from tests.oracles import continual_rows as rows_model
+from tests.oracles.continual_rows import RowSink, RowWrite, Source, kind_of
 
 MINIMUM = 0
 
@@ -145,13 +147,13 @@ class Output:
     def _begun(self, as_of: int, upper: int) -> None:
         self.as_of, self.upper = as_of, Antichain.of(upper)
         if upper > as_of:
-            self.world.judge(Write(self.upper), as_of, upper, "the first append")
+            self.world.judge(RowWrite(self.upper), as_of, upper, "the first append")
 
-    def append(self, name: str, expected: Antichain, write: Write[Row]) -> None:
+    def append(self, name: str, expected: Antichain, write: RowWrite[Row]) -> None:
         """Append if the upper is as expected."""
         self._try(self.upper == expected, lambda: self._land(name, write))
 
-    def _land(self, name: str, write: Write[Row]) -> None:
+    def _land(self, name: str, write: RowWrite[Row]) -> None:
         if not self.upper.less_than_frontier(write.upper):
             raise WrongError(f"{name} moves the upper from {self.upper} to {write.upper}")
         horizon = self.world.case.horizon
@@ -213,7 +215,7 @@ class World:
         kind = replica or Replica
         self.replicas = [kind(self, f"replica {number}", as_of) for number, as_of in enumerate(as_ofs)]
 
-    def judge(self, write: Write[Row], lower: int, upper: int, name: str) -> None:
+    def judge(self, write: RowWrite[Row], lower: int, upper: int, name: str) -> None:
         """Check an append of the times in [lower, upper) against the sequential program."""
         as_of = self.output.as_of
         assert as_of is not None
@@ -270,7 +272,7 @@ class Replica:
     What it knows of the logs and of the output lags behind them. It is killed between any two actions.
     """
 
-    state_type: type[SinkState[Row]] = SinkState
+    state_type: type[RowSink[Row]] = RowSink
     opening_step = 0
 
     def __init__(self, world: World, name: str, as_of: int) -> None:
@@ -296,7 +298,7 @@ class Replica:
             (row, int(diff)) for row, at, diff in zip(rows_in(seen), seen.times, seen.diffs, strict=True) if at <= time
         )
 
-    def learn(self, write: Write[Row], *, reported: bool) -> None:
+    def learn(self, write: RowWrite[Row], *, reported: bool) -> None:
         """Take the upper from the log after an append, whatever was reported."""
         self.look()
 
@@ -409,7 +411,7 @@ def updates_of(history: History) -> Updates:
             "_diff": pa.array([diff for _, _, diff in history], pa.int64()),
         }
     )
-    return Updates.of([time for _, time, _ in history], rows)
+    return rows_model.updates_of([time for _, time, _ in history], rows)
 
 
 def rows_in(updates: Updates) -> list[Row]:

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as s
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from spark_timely.continual.sink import SinkState, Write
-from spark_timely.continual.sources import DeletesInput, InsertsInput, Source, Updates
+from spark_timely.continual.updates import Updates
 from spark_timely.time.antichain import Antichain
 from tests.oracles.continual_model import (
     Case,
@@ -33,6 +32,7 @@ from tests.oracles.continual_model import (
     upsert,
     whole,
 )
+from tests.oracles.continual_rows import DeletesInput, InsertsInput, RowSink, RowWrite, Source
 from tests.support import examples
 
 LAST = 7
@@ -61,7 +61,7 @@ def test_writes_are_the_same_in_whatever_order_things_come(
 ) -> None:
     rng = random.Random(seed)
     wanted = {time: nonzero((row, diff) for row, at, diff in updates if at <= time) for time in set(times)}
-    state: SinkState[Any] = SinkState(0)
+    state: RowSink[Any] = RowSink(0)
     times, updates = rng.sample(times, len(times)), rng.sample(updates, len(updates))
     found: dict[int, Rows] = {}
     skipped: set[int] = set()
@@ -99,7 +99,7 @@ def test_writes_are_the_same_in_whatever_order_things_come(
     drops=s.lists(s.integers(-5, 60), min_size=12, max_size=12),
 )
 def test_write_times_are_a_sorted_set(given_: list[list[int]], drops: list[int]) -> None:
-    state: SinkState[str] = SinkState(-10)
+    state: RowSink[str] = RowSink(-10)
     state.append_times_progress = Antichain.of(-10)
     known: set[int] = set()
     at = -10
@@ -124,8 +124,8 @@ def test_write_times_are_a_sorted_set(given_: list[list[int]], drops: list[int])
 def test_what_is_ready_is_what_is_written_one_after_another(
     times: list[int], begun: int, ends: tuple[int | None, int | None], most: int
 ) -> None:
-    def state() -> SinkState[str]:
-        made: SinkState[str] = SinkState(-10)
+    def state() -> RowSink[str]:
+        made: RowSink[str] = RowSink(-10)
         made.add_times(np.array(times, np.int64))
         made.output_progress = Antichain.of(begun)
         inputs, references = (Antichain.empty(1) if end is None else Antichain.of(end) for end in ends)
@@ -302,7 +302,7 @@ class FromMemory(Replica):
         super().restart()
         self.proposed: list[tuple[Row, int, int]] = []
 
-    def learn(self, write: Write[Row], *, reported: bool) -> None:
+    def learn(self, write: RowWrite[Row], *, reported: bool) -> None:
         self.proposed += [(row, write.time, diff) for row, diff in write.rows if write.time is not None]
         super().learn(write, reported=reported)
 
@@ -329,19 +329,19 @@ class RepeatedWithTheSameData(Replica):
 class TrustsTheReport(Replica):
     """What is reported as done is taken as done."""
 
-    def learn(self, write: Write[Row], *, reported: bool) -> None:
+    def learn(self, write: RowWrite[Row], *, reported: bool) -> None:
         if reported:
             self.state.output_progress = write.upper
         else:
             self.look()
 
 
-class _PastWaiting(SinkState[Row]):
-    def process(self) -> Write[Row] | None:
+class _PastWaiting(RowSink[Row]):
+    def process(self) -> RowWrite[Row] | None:
         found = super().process()
         waits = self.append_times.shape[0] and self.to_append_progress.less_equal(int(self.append_times[0]))
         if waits and self.output_progress.less_than_frontier(self.append_times_progress):
-            return Write(self.append_times_progress)
+            return RowWrite(self.append_times_progress)
         return found
 
 
@@ -351,8 +351,8 @@ class PastAWaitingWrite(Replica):
     state_type = _PastWaiting
 
 
-class _EqualIsPassed(SinkState[Row]):
-    def process(self) -> Write[Row] | None:
+class _EqualIsPassed(RowSink[Row]):
+    def process(self) -> RowWrite[Row] | None:
         now = self.append_times_progress
         if not now.is_empty:
             self.append_times_progress = Antichain.of(now.elements[0][0] + 1)
@@ -368,8 +368,8 @@ class EqualIsPassed(Replica):
     state_type = _EqualIsPassed
 
 
-class _DataEqualIsComplete(SinkState[Row]):
-    def process(self) -> Write[Row] | None:
+class _DataEqualIsComplete(RowSink[Row]):
+    def process(self) -> RowWrite[Row] | None:
         now = self.to_append_progress
         if not now.is_empty:
             self.to_append_progress = Antichain.of(now.elements[0][0] + 1)
@@ -385,8 +385,8 @@ class DataEqualIsComplete(Replica):
     state_type = _DataEqualIsComplete
 
 
-class _Forgets(SinkState[Row]):
-    def process(self) -> Write[Row] | None:
+class _Forgets(RowSink[Row]):
+    def process(self) -> RowWrite[Row] | None:
         found = super().process()
         if found is not None and found.time is not None:
             self._due = {}
@@ -399,7 +399,7 @@ class WrittenIsForgotten(Replica):
     state_type = _Forgets
 
 
-class _OnlyAtTheTime(SinkState[Row]):
+class _OnlyAtTheTime(RowSink[Row]):
     def _forget(self) -> None:
         super()._forget()
         if not self.output_progress.is_empty:
@@ -412,8 +412,8 @@ class OnlyUpdatesOfTheTime(Replica):
     state_type = _OnlyAtTheTime
 
 
-class _FollowsData(SinkState[Row]):
-    def process(self) -> Write[Row] | None:
+class _FollowsData(RowSink[Row]):
+    def process(self) -> RowWrite[Row] | None:
         now = self.append_times_progress
         self.append_times_progress = now.meet(self.to_append_progress)
         try:
@@ -464,7 +464,7 @@ def test_wrong_design_is_found(wrong: type[Replica]) -> None:
 def test_the_world_reports_failures_and_refuses_moves_back() -> None:
     world = World(Case(([],), audit))
     with pytest.raises(FailedError):
-        world.output.append("a", Antichain.of(3), Write(Antichain.of(4)))
+        world.output.append("a", Antichain.of(3), RowWrite(Antichain.of(4)))
     world.output.begin(0, 0)
     with pytest.raises(WrongError, match="moves the upper"):
-        world.output.append("a", Antichain.of(0), Write(Antichain.of(0)))
+        world.output.append("a", Antichain.of(0), RowWrite(Antichain.of(0)))

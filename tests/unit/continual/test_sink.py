@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_timely.continual.sink import GREATEST, SinkState, Write
+from spark_timely.continual.sink import GREATEST
 from spark_timely.errors import InvalidShapeError, OperatorError
 from spark_timely.time.antichain import Antichain
 from tests.oracles.continual_model import (
@@ -23,12 +23,13 @@ from tests.oracles.continual_model import (
     upsert,
     whole,
 )
+from tests.oracles.continual_rows import RowSink, RowWrite
 
 DONE = Antichain.empty()
 
 
-def state_of(times: Any = (), updates: Any = (), *, inputs: Any = 0, data: Any = 0, output: Any = 0) -> SinkState[str]:
-    state: SinkState[str] = SinkState(0)
+def state_of(times: Any = (), updates: Any = (), *, inputs: Any = 0, data: Any = 0, output: Any = 0) -> RowSink[str]:
+    state: RowSink[str] = RowSink(0)
     state.add_times(np.array(times, np.int64))
     state.add_updates(updates)
     state.append_times_progress = frontier(inputs)
@@ -41,8 +42,8 @@ def frontier(value: Any) -> Antichain:
     return DONE if value is None else Antichain.of(value)
 
 
-def write(upper: Any, time: int | None = None, *rows: str) -> Write[str]:
-    return Write(frontier(upper), time, tuple((row, 1) for row in rows))
+def write(upper: Any, time: int | None = None, *rows: str) -> RowWrite[str]:
+    return RowWrite(frontier(upper), time, tuple((row, 1) for row in rows))
 
 
 def test_rule_002_65_walk_of_eleven_steps() -> None:
@@ -93,7 +94,7 @@ def test_rule_002_52_times_before_the_output_are_dropped() -> None:
 
 
 @pytest.mark.parametrize(("inputs", "expected"), [(3, None), (4, write(4, 3)), (None, write(4, 3))])
-def test_rule_002_53_the_frontier_must_have_passed_the_time(inputs: int | None, expected: Write[str] | None) -> None:
+def test_rule_002_53_the_frontier_must_have_passed_the_time(inputs: int | None, expected: RowWrite[str] | None) -> None:
     assert state_of([3, 7], inputs=inputs, data=9, output=3).process() == expected
 
 
@@ -137,7 +138,7 @@ def test_rule_002_56_rows_up_to_the_time_are_summed() -> None:
     updates = [("a", 1, 1), ("b", 2, 1), ("a", 3, -1), ("c", 3, 2), ("c", 4, -1), ("d", 5, 1)]
     state = state_of([4], updates, inputs=9, data=9)
     found = state.process()
-    assert found == Write(Antichain.of(5), 4, (("b", 1), ("c", 1)))
+    assert found == RowWrite(Antichain.of(5), 4, (("b", 1), ("c", 1)))
     assert state.process() == found, "asking writes nothing"
     assert state.pending() == 3
 
@@ -186,7 +187,7 @@ def test_rule_002_61_greatest_time_cannot_be_written() -> None:
         state_of([GREATEST], inputs=None, data=None).process()
     last = state_of([GREATEST - 1], inputs=None, data=None)
     assert last.process() == write(GREATEST, GREATEST - 1)
-    short: SinkState[str] = SinkState(-5, greatest=7)
+    short: RowSink[str] = RowSink(-5, greatest=7)
     assert short.output_progress == Antichain.of(-5)
     short.append_times_progress = short.to_append_progress = DONE
     short.add_times([7])
@@ -209,7 +210,7 @@ def test_times_that_are_no_numbers_are_refused() -> None:
 
 def seconds(n: int) -> float:
     """Return how long n times take that come one by one in falling order, and are then written one by one."""
-    state: SinkState[str] = SinkState(0)
+    state: RowSink[str] = RowSink(0)
     state.to_append_progress = DONE
     begin = clock.perf_counter()
     for time in range(n, 0, -1):

@@ -9,25 +9,25 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_timely.continual.sink import GREATEST
-from spark_timely.continual.sources import (
+from spark_timely.continual.sink import GREATEST, takes_snapshot
+from spark_timely.continual.updates import Updates
+from spark_timely.errors import InvalidUsageError, MultiplicityOverflowError, OperatorError
+from spark_timely.time.antichain import Antichain
+from tests.oracles.continual_rows import (
     DeletesInput,
     InsertsInput,
     NormalReference,
     SelfReference,
     Source,
-    Updates,
     kind_of,
-    takes_snapshot,
 )
-from spark_timely.errors import InvalidUsageError, MultiplicityOverflowError, OperatorError
-from spark_timely.time.antichain import Antichain
+from tests.oracles.continual_rows import updates_of as updates_from
 
 
 def updates_of(*updates: tuple[Any, int, int]) -> Updates:
     """Return updates (value, time, diff)."""
     values, times, diffs = zip(*updates, strict=True) if updates else ((), (), ())
-    return Updates.of(times, pa.table({"_diff": pa.array(diffs, pa.int64()), "v": pa.array(values)}))
+    return updates_from(times, pa.table({"_diff": pa.array(diffs, pa.int64()), "v": pa.array(values)}))
 
 
 def contents(updates: Updates, time: int) -> dict[Any, int]:
@@ -75,14 +75,14 @@ def test_rule_002_07_deletes_are_as_many_copies_as_went() -> None:
 
 
 def test_rows_of_a_stream_log_are_added_once_each() -> None:
-    log = Updates.of([1, 1, 2], pa.table({"v": ["a", "a", "b"]}))
+    log = updates_from([1, 1, 2], pa.table({"v": ["a", "a", "b"]}))
     assert shown(InsertsInput(), log, 4) == ([{}, {"a": 2}, {"b": 1}, {}], [1, 2])
     assert shown(DeletesInput(), log, 4) == ([{}] * 4, [])
     assert contents(NormalReference().transform(log)[0], 2) == {"a": 2, "b": 1}
 
 
 def test_rows_without_columns_are_counted() -> None:
-    log = Updates.of([1, 1, 2], pa.table({"_diff": [1, 1, -1]}))
+    log = updates_from([1, 1, 2], pa.table({"_diff": [1, 1, -1]}))
     seen, times = InsertsInput().transform(log)
     assert (seen.times.tolist(), seen.diffs.tolist(), times.tolist()) == ([1, 2], [2, -2], [1])
 

@@ -38,7 +38,9 @@ def test_rule_001_03_dropping_frees_everything_by_itself() -> None:
     region = Region(mapper(), worker=worker)
     number = region.start()
     worker.step()
-    kept = [weakref.ref(thing) for thing in (worker.dataflow(number), region.subgraph, region.subgraph.children[0].operator)]
+    kept = [
+        weakref.ref(thing) for thing in (worker.dataflow(number), region.subgraph, region.subgraph.children[0].operator)
+    ]
     worker.drop(number)
     del region
     gc.collect()
