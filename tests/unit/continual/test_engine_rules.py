@@ -227,20 +227,21 @@ def test_rule_002_20_without_snapshot_as_of_itself_is_skipped(story: Make) -> No
 
 def test_rule_002_21_and_22_inputs_are_held_before_the_upper(story: Make) -> None:
     """A start reads changes from its output's upper on: what they are changes of must still be told apart."""
-    task = story(COLLECTION)
-    task.write(0, (1, A, 1), (4, B, 1), to=6)
+    task = story(COLLECTION, REFERENCE)
+    task.write(0, (1, A, 1), (6, B, 1), to=20)
+    task.write(1, to=6)
     task.world.quick = True
     replica = task.replica()
     idle(replica)
     idle(replica)
     replica.engine.end()
     log = task.world.look("log0")
-    assert task.upper == 6
-    assert log.allow_compaction([6]).elements == ((5,),)
+    assert task.upper == 6  # the write there waits for the reference
+    assert log.allow_compaction([19]).elements == ((5,),)
     log.compact(logical=True)
-    task.write(0, (6, B, 1), to=8)
+    task.write(1, to=8)
     idle(task.replica())
-    assert task.output == {1: {A: 1}, 4: {B: 1}, 6: {B: 1}}
+    assert task.output == {1: {A: 1}, 6: {B: 1}}
 
 
 def test_rule_002_23_and_27_a_snapshot_is_read_until_written(story: Make) -> None:
@@ -518,7 +519,7 @@ def test_rule_002_65_walk_of_the_output(story: Make) -> None:
     replica = task.replica()
     idle(replica)
     assert task.upper == 0
-    task.write(1, to=20)
+    task.write(1, to=5)
     idle(replica)
     assert task.upper == 0
     task.write(0, (5, A, 1), (5, B, 1), to=1)
@@ -531,5 +532,8 @@ def test_rule_002_65_walk_of_the_output(story: Make) -> None:
     idle(replica)
     assert task.upper == 3
     task.write(0, (5, A, -1), (5, C, 1), to=6)
+    idle(replica)
+    assert (task.upper, task.output) == (5, {1: {C: 1}})  # up to the write, whose reference is not known yet
+    task.write(1, to=6)
     idle(replica)
     assert (task.upper, task.output) == (6, {1: {C: 1}, 5: {B: 1, C: 1}})
