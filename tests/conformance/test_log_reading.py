@@ -161,7 +161,7 @@ def test_snapshot_sums_diffs(maker: LogMaker) -> None:
     with pytest.raises(NotBeyondError, match="still open"):
         log.snapshot(4)
     writer.append(updates((4, "b", None, -9)), advance_to=5)
-    with pytest.raises(NegativeMultiplicityError, match="diff=-4"):
+    with pytest.raises(NegativeMultiplicityError, match="count=-4"):
         log.snapshot(4)
     assert log.verify().legal
 

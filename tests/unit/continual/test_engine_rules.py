@@ -137,7 +137,7 @@ def test_rule_002_06_nobody_else_writes_the_output(story: Make) -> None:
     task = story(STREAM)
     task.write(0, (1, A, 1), to=3)
     idle(task.replica())
-    with pytest.raises(OwnershipError):
+    with pytest.raises(OwnershipError, match="found it owned by"):
         task.world.look(OUT).writer("main", owner="somebody").append({"_time": [5], "k": ["z"], "n": [0]})
     assert task.output == {1: {A: 1}}
 
