@@ -49,7 +49,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Break:
-    """A rule taken away in one place of the product, and the test that must fail."""
+    """A rule taken away in one place of the product, and the test that must fail.
+
+    Where two checks keep it, one behind the other, both are taken away (`also_old`).
+    """
 
     rule: str
     what: str
@@ -57,6 +60,8 @@ class Break:
     old: str
     new: str
     test: str
+    also_old: str = ""
+    also_new: str = ""
 
     @property
     def alone(self) -> bool:
@@ -65,10 +70,14 @@ class Break:
 
     def apply(self, source: str) -> str:
         """Return the source without the rule."""
-        if source.count(self.old) != 1:
-            message = f"{self.rule} ({self.what}): its text is {source.count(self.old)} times in {self.file}, not once"
-            raise ValueError(message)
-        return source.replace(self.old, self.new)
+        for old, new in ((self.old, self.new), (self.also_old, self.also_new)):
+            if not old:
+                continue
+            if source.count(old) != 1:
+                message = f"{self.rule} ({self.what}): its text is {source.count(old)} times in {self.file}, not once"
+                raise ValueError(message)
+            source = source.replace(old, new)
+        return source
 
 
 @functools.cache
