@@ -77,6 +77,7 @@ def test_rule_004_01_same_commands_and_facts_give_the_same() -> None:
         found = [one.turn()]
         for time in (3, 5, 9):
             upper(one, "a", at(time))
+            upper(one, "b", at(time))
             found.append(one.turn())
         return [*found, say(one, drop("a")).turn(), one.history.lasting()]
 
@@ -146,6 +147,7 @@ def test_rule_004_15_initialization_complete_says() -> None:
     one.handle(InitializationComplete())
     assert one.history.commands == before
     assert one.initialized
+    assert one.running() == ()  # what waits for its schedule still waits
 
 
 def test_rule_004_16_second_create_is_refused_and_configuration() -> None:
