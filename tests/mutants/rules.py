@@ -136,7 +136,9 @@ def run(chosen: Sequence[Break], root: Path) -> int:
     for at, each in enumerate(chosen):
         file = root / each.file
         source = file.read_text(encoding="utf-8")
-        file.write_text(each.apply(source), encoding="utf-8")
+        broken = each.apply(source)
+        compile(broken, each.file, "exec")  # what is no Python would fail any test
+        file.write_text(broken, encoding="utf-8")
         try:
             # Compiled modules are told apart by seconds and size: a time that no version of the file had before.
             stamp = time.time() + at + 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
 from tests.modules import ROOT
@@ -73,8 +72,8 @@ def test_each_break_is_of_code_as_it_is_and_of_its_row() -> None:
     for each in breaks():
         source = (ROOT / each.file).read_text(encoding="utf-8")
         try:
-            ast.parse(each.apply(source))
-        except (ValueError, SyntaxError) as error:
+            each.apply(source)
+        except ValueError as error:
             wrong.append(f"{each.rule} {each.what}: {error}")
         if each.test not in of_rule.get(each.rule, ()):
             wrong.append(f"{each.rule} {each.what}: {each.test} is no product test of its row")
