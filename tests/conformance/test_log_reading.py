@@ -135,6 +135,22 @@ def test_history_counts_in_a_joiner_whose_clock_is_ahead(maker: LogMaker) -> Non
 # Collections --------------------------------------------------------------------------------------
 
 
+def test_rule_001_13_contents_are_of_all_streams_in_any_order(maker: LogMaker) -> None:
+    """Two producers, each with times of its own and out of order: the newest complete time has the sum of both."""
+    parts = {"a": [(3, "x", 1), (0, "y", 2), (2, "x", -1), (1, "x", 1)], "b": [(2, "y", -1), (1, "z", 1), (4, "z", 5)]}
+    found = []
+    for order in (["a", "b"], ["b", "a"]):
+        log = maker.create(pa.schema([("k", pa.string())]), kind="collection", streams=2)
+        for name in order:
+            writer = log.writer(name, owner=name)
+            for time, k, diff in parts[name]:
+                writer.append(pa.table({"_time": [time], "k": [k], "_diff": [diff]}))
+            writer.advance(4)
+        (newest,) = log.frontier().elements
+        found.append(sorted((row["k"], row["_diff"]) for row in log.snapshot(newest[0] - 1).to_pylist()))
+    assert found == [[("x", 1), ("y", 1), ("z", 1)]] * 2
+
+
 def test_snapshot_sums_diffs(maker: LogMaker) -> None:
     log = maker.create(pa.schema([("k", pa.string()), ("tags", pa.list_(pa.int64()))]), kind="collection")
     writer = log.writer(owner="me")

@@ -20,6 +20,7 @@ from spark_timely.protocol.event import StreamEvents
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress, verify_events
 from spark_timely.testing.driver import MicroBatch
 from spark_timely.time.arrays import as_times
+from tests.oracles import folding
 from tests.property import test_protocol as rules
 from tests.property import test_rules_replay as replays
 
@@ -252,18 +253,18 @@ def folded(change: Callable[..., StreamEvents]) -> Mutate:
 
 
 def without_further_counts(streams: Any, order: Any = None, *, minimum: Any) -> StreamEvents:
-    found = capture_event.fold_events(streams, order, minimum=minimum)
+    found = folding.fold_events(streams, order, minimum=minimum)
     first = (found.progress_steps == 0) & (len(streams) > 1)
     return replace(found, progress_deltas=np.where(first, 0, found.progress_deltas))
 
 
 def one_after_the_other(streams: Any, _order: Any = None, *, minimum: Any) -> StreamEvents:
-    return capture_event.fold_events(streams, None, minimum=minimum)
+    return folding.fold_events(streams, None, minimum=minimum)
 
 
 def any_arity(streams: Any, order: Any = None, *, minimum: Any) -> StreamEvents:
     fits = [stream for stream in streams if stream.arity == len(minimum)]
-    return capture_event.fold_events(fits, order, minimum=minimum)
+    return folding.fold_events(fits, order, minimum=minimum)
 
 
 def columns(change: Callable[[Any], Any]) -> Mutate:

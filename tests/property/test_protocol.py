@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_timely.errors import InvalidShapeError, NegativeCountError, UnheldCapabilityError
-from spark_timely.protocol.event import Messages, Progress, StreamEvents, fold_events, frontier_steps
+from spark_timely.protocol.event import Messages, Progress, StreamEvents, frontier_steps
 from spark_timely.protocol.rules import (
     StreamCounts,
     check_messages,
@@ -21,6 +21,7 @@ from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 from tests.faults.harness import long_lane
 from tests.oracles import protocol_model as model
+from tests.oracles.folding import fold_events
 from tests.oracles.golden import vectors
 from tests.property.streams import (
     CAPTURES,

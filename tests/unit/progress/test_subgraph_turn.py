@@ -27,11 +27,13 @@ def test_rule_000_30_outer_frontiers_count_from_the_next_turn() -> None:
     assert network.in_flight == 0
 
 
-def test_rule_000_31_buffers_with_something_in_them_are_refused() -> None:
+@pytest.mark.parametrize("which", range(3))
+def test_rule_000_31_buffers_with_something_in_them_are_refused(which: int) -> None:
     subgraph, _ = alone(mapper())
-    full = filled(1, [(0, (0,), 1)])
+    buffers = [PortChanges(), PortChanges(), PortChanges()]
+    buffers[which] = filled(1, [(0, (0,), 1)])
     with pytest.raises(InvalidUsageError, match="buffers with something from another turn"):
-        subgraph.pull_internal_progress(PortChanges(), full, PortChanges())
+        subgraph.pull_internal_progress(*buffers)
 
 
 def test_rule_000_32_what_enters_is_messages_and_one_receipt() -> None:

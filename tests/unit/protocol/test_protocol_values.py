@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.errors import InvalidShapeError, NegativeCountError, UnheldCapabilityError
-from spark_timely.protocol.event import Messages, Progress, StreamEvents, fold_events, frontier_steps
+from spark_timely.protocol.event import Messages, Progress, StreamEvents, frontier_steps
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress, frontier_of, verify_events
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
+from tests.oracles.folding import fold_events
 
 DATES = TimeDomain(("date",), ("2013-01-01",))  # type: ignore[arg-type]
 
