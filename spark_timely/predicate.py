@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyError, shown
+from spark_timely.scanner import UnreadError, read_trees, scanned
 from spark_timely.time.domain import TimeType
 
 if TYPE_CHECKING:
@@ -196,18 +197,11 @@ def _is_known(node: exp.Expr) -> bool:
 
 def _read(text: str, what: str) -> exp.Expr:
     """Let sqlglot read the text."""
-    import sqlglot  # here, not above: most processes read no condition
-    from sqlglot.errors import ParseError, SqlglotError
-
     if "\\" in text:
         raise _refused(text, what, "a backslash")
     try:
-        found = [each for each in sqlglot.parse(text, dialect="spark") if each is not None]
-    except ParseError as error:
-        first = error.errors[0] if error.errors else {}
-        said = f"{str(first.get('description', error)).rstrip('.')} at line {first.get('line')}, col {first.get('col')}"
-        raise _refused(text, what, said) from error
-    except SqlglotError as error:
+        found = read_trees(text, scanned(text, what, condition=True))
+    except UnreadError as error:
         raise _refused(text, what, str(error)) from error
     if len(found) != 1:
         raise _refused(text, what, f"{len(found)} conditions")

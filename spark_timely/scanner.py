@@ -13,13 +13,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from spark_timely.errors import InvalidUsageError, shown
+from spark_timely.errors import InvalidUsageError, described, shown
+
+if TYPE_CHECKING:
+    from sqlglot import exp
 
 __all__ = [
-    "KEYWORDS", "TAKES_FROM", "Token", "in_types", "legible", "markers", "neighbours", "quoted_name", "refused_sql",
-    "scanned", "statements_of", "words_of",
+    "BARE", "KEYWORDS", "TAKES_FROM", "UNITS", "Token", "UnreadError", "in_types", "markers", "neighbours",
+    "quoted_name", "read_trees", "refused_sql", "scanned", "span", "statements_of", "words_of",
 ]  # fmt: skip
 
 # The pieces of Spark's SQL, by the rules of its own scanner. Comments with brackets nest: a pattern cannot follow them.
@@ -52,6 +55,23 @@ KEYWORDS: Final = words_of("""
     partition pivot preceding range recursive regexp right rlike rollup rows select semi sets some sort table then
     trailing true unbounded union unpivot using values view when where window with within
     """)
+
+BARE: Final = words_of("current_date current_path current_time current_timestamp current_user session_user user")
+"""Functions that Spark calls without brackets, where no column has their name."""
+
+# Recorded identities depend on this list too.
+UNITS: Final = frozenset(
+    f"{unit}{ending}"
+    for unit in words_of("year quarter month week day hour minute second millisecond microsecond nanosecond")
+    for ending in ("", "s")
+)
+
+# Words that sqlglot takes for functions, also where they are names.
+_TAKEN_FOR_FUNCTIONS: Final = words_of("current_date current_timestamp current_user session_user")
+# How sqlglot shows what it has read, and misses.
+_READ: Final = re.compile(r"<Token token_type: TokenType\.(\w+), text: (.*?), line: \d+, col: \d+, .*?>", re.DOTALL)
+_MISSED: Final = re.compile(r"Required keyword: '\w+' missing for <class '[\w.]*?(\w+)'>")
+_MISSED_IN: Final = {"Where": "WHERE", "Limit": "LIMIT", "Union": "UNION", "Between": "BETWEEN", "If": "CASE"}
 
 # In the brackets of these, FROM is followed by a value.
 TAKES_FROM: Final = frozenset({"extract", "overlay", "substr", "substring", "trim"})
@@ -91,7 +111,7 @@ class Token:
         return self.kind in ("word", "quoted")
 
 
-def scanned(text: str, attempt: str, statement: str | None = None) -> list[Token]:
+def scanned(text: str, attempt: str, statement: str | None = None, *, condition: bool = False) -> list[Token]:
     """Return the pieces of a text, as Spark's scanner finds them, without white space and comments.
 
     Parameters
@@ -101,9 +121,12 @@ def scanned(text: str, attempt: str, statement: str | None = None) -> list[Token
         For errors.
     statement : str, optional
         What to show in errors; the text if not given.
+    condition : bool
+        Whether it is a condition that Spark does not get as it is: in a statement it would replace ``${…}``.
     """
     shown_text = text if statement is None else statement
-    if "${" in text:
+    what = "condition" if condition else "statement"
+    if "${" in text and not condition:
         hint = "write the value itself: Spark would replace this by a setting of the session"
         raise refused_sql(attempt, "${", shown_text, hint)
     tokens: list[Token] = []
@@ -116,17 +139,17 @@ def scanned(text: str, attempt: str, statement: str | None = None) -> list[Token
             hint = (
                 "close what is open" if text[at] in "'\"`" else "leave it out, or quote the name that it is a part of"
             )
-            raise refused_sql(attempt, f"character {text[at]!r} at {shown(text[at : at + 20])}", shown_text, hint)
+            raise refused_sql(attempt, f"character {text[at]!r} at {shown(text[at : at + 20])}", shown_text, hint, what)
         end = found.end()
         if kind == "comment":
             end = _comment_end(text, at)
             if end < 0:
-                raise refused_sql(attempt, "a comment without an end", shown_text, "close it with */")
+                raise refused_sql(attempt, "a comment without an end", shown_text, "close it with */", what)
         elif kind != "space":
             tokens.append(Token(kind, found.group(), at, end))
         at = end
     if any(token.text == ":" and text.startswith("//", token.end) for token in tokens):
-        raise refused_sql(attempt, "a path", shown_text, "declare its contents as a reference")
+        raise refused_sql(attempt, "a path", shown_text, "declare its contents as a reference", what)
     return tokens
 
 
@@ -152,18 +175,87 @@ def statements_of(tokens: list[Token]) -> list[list[Token]]:
     return [piece for piece in pieces if piece]
 
 
-def legible(query: str, tokens: list[Token]) -> str:
-    """Return a text that sqlglot reads better, with everything at the same place.
+class UnreadError(Exception):
+    """A text that sqlglot does not read; says why in words of SQL."""
 
-    It does not know the words of ORDER BY with a comment between them, and takes the function ``window`` in GROUP BY
-    for the clause.
+
+def read_trees(query: str, tokens: list[Token]) -> list[exp.Expr]:
+    """Return what sqlglot makes of a text: a tree for each statement.
+
+    Names and functions in it are called as they are in the text, and say where they are there: see `span`.
+
+    Parameters
+    ----------
+    query : str
+    tokens : list of Token
+        Its pieces.
+
+    Raises
+    ------
+    UnreadError
+        If it does not read the text.
+    """
+    import sqlglot  # here, not above: most processes read no SQL
+    from sqlglot import exp
+
+    legible, replaced = _legible(query, tokens)
+    try:
+        trees = [each for each in sqlglot.parse(legible, dialect="spark") if each is not None]
+    except RecursionError:
+        raise
+    except Exception as error:
+        raise UnreadError(_why(error, replaced)) from error
+    by_place = {token.start: token.text for token in tokens if token.text in replaced.values()}
+    words = {other.lower(): word.lower() for other, word in replaced.items()}
+    # Bounded by the size of what a user wrote.
+    for node in (node for tree in trees if replaced for node in tree.find_all(exp.Identifier, exp.Anonymous)):
+        if isinstance(node, exp.Anonymous):
+            node.set("this", words.get(str(node.this).lower(), node.this))
+        elif node.this in replaced:
+            node.set("this", by_place.get(node.meta.get("start", -1), node.this))
+    return trees
+
+
+def _legible(query: str, tokens: list[Token]) -> tuple[str, dict[str, str]]:
+    """Return a text that sqlglot reads better, with everything at the same place; and words by what stands for them.
+
+    It does not know the words of ORDER BY with a comment between them, takes the function ``window`` in GROUP BY for
+    the clause, and some names for functions.
     """
     parts, at = [], 0
+    replaced: dict[str, str] = {}
     for _, token, after in neighbours(tokens):
         parts.append(re.sub(r"\S", " ", query[at : token.start]))
-        parts.append("w_ndow" if token.word == "window" and after.text == "(" else token.text)
+        called = after.text == "("
+        text = token.text
+        if (token.word == "window" and called) or (token.word in _TAKEN_FOR_FUNCTIONS and not called):
+            text = f"{text[0]}_{text[2:]}"
+            replaced[text] = token.text
+        parts.append(text)
         at = token.end
-    return "".join(parts)
+    return "".join(parts), replaced
+
+
+def _why(error: Exception, replaced: dict[str, str]) -> str:
+    """Return why sqlglot does not read a text, without the names of its classes, and in the words of the text."""
+    from sqlglot.errors import ParseError
+
+    first = error.errors[0] if isinstance(error, ParseError) and error.errors else None
+    if first is None:
+        said = re.sub("\x1b[^m]*m", "", described(error).partition("\n")[0])
+    else:
+        said = str(first.get("description", ""))
+    said = _READ.sub(lambda found: "the end" if found[1] == "SENTINEL" else shown(found[2]), said.rstrip("."))
+    said = _MISSED.sub(lambda found: f"an incomplete {_MISSED_IN.get(found[1], 'expression')}", said)
+    for other, word in replaced.items():  # one turn per word
+        said = said.replace(other, word)
+    return said if first is None else f"{said} at line {first.get('line')}, col {first.get('col')}"
+
+
+def span(node: exp.Expr, query: str) -> tuple[int, int]:
+    """Return where a name is in the text; nowhere, at the end, if sqlglot does not say."""
+    meta = node.meta
+    return (meta["start"], meta["end"] + 1) if "start" in meta else (len(query), len(query))
 
 
 def neighbours(tokens: list[Token]) -> Iterator[tuple[Token, Token, Token]]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, TypeVar
 
@@ -32,8 +32,10 @@ from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log import Log
 from spark_timely.predicate import is_condition
 from spark_timely.scanner import (
+    BARE,
     KEYWORDS,
     Token,
+    neighbours,
     quoted_name,
     refused_sql,
     scanned,
@@ -72,18 +74,10 @@ _INSTEAD: Final = {
     "create": "make a log with create_log, a view that is kept up to date with a dataflow",
     **dict.fromkeys(("insert", "update", "delete", "merge"), "rows are captured: by a query, or by the log's writer"),
 }
-# Without brackets these are no columns, but functions.
-_BARE: Final = words_of(
-    "current_catalog current_database current_date current_path current_schema current_time current_timestamp"
-    " current_user localtimestamp session_user user"
-)
 _MOST_DIGITS: Final = 19  # of 64 bits
 _MOST_ROWS_DIGITS: Final = 38  # beyond 64 bits it is all rows, and not for Spark to read
 _TIME_HINT: Final = "write a time: 17, '2013-06-12T08:00Z', DATE '2013-06-12', or (1, 2) for two coordinates"
-_NAMES_HINT: Final = (
-    "name its log with names={…}, on the command line with --name TABLE=LOG, or write the path of its log in"
-    " backquotes, with a slash"
-)
+_NAMING: Final = "names={…}"
 _ENDS: Final = words_of("order limit offset")
 
 _Found = TypeVar("_Found")
@@ -109,6 +103,9 @@ class PeekStatement:
     offset : int
     as_of, at_least : time or None
         At most one of them is given.
+    qualifier : str or None
+        What stood before the columns, if anything: the table, or its alias. Where the log has a column of this name,
+        and not one that was named, Spark would look into that column: read the text again with ``peeks=False``.
     """
 
     name: str
@@ -120,6 +117,7 @@ class PeekStatement:
     offset: int = 0
     as_of: Time | None = None
     at_least: Time | None = None
+    qualifier: str | None = field(default=None, compare=False)
 
     @property
     def query(self) -> str:
@@ -298,7 +296,9 @@ class CopyStatement:
 Statement: TypeAlias = PeekStatement | SqlStatement | SubscribeStatement | CopyStatement
 
 
-def parse(text: str, /, *, names: Mapping[str, Target] | None = None) -> Statement:
+def parse(
+    text: str, /, *, names: Mapping[str, Target] | None = None, naming: str = _NAMING, peeks: bool = True
+) -> Statement:
     """Return what a statement asks for.
 
     Parameters
@@ -307,6 +307,10 @@ def parse(text: str, /, *, names: Mapping[str, Target] | None = None) -> Stateme
         One statement; comments, and a semicolon at the end, say nothing. Key words in any case.
     names : mapping of str to path or Log, optional
         What the tables of the text are, found without regard to case. Others are paths in backquotes, with a slash.
+    naming : str
+        For errors: how logs are given names.
+    peeks : bool
+        Whether a SELECT of rows of one log is a peek; else all are Spark's.
 
     Returns
     -------
@@ -328,6 +332,8 @@ def parse(text: str, /, *, names: Mapping[str, Target] | None = None) -> Stateme
     'id = 7'
     >>> parse("SELECT count(*) FROM `/data/orders` AS OF AT LEAST '2013-06-12'")
     SqlStatement(query='SELECT count(*) FROM `/data/orders`', as_of=None, at_least='2013-06-12')
+    >>> parse("SELECT o.id FROM `/data/orders` AS o WHERE o.k = 'a'").query
+    "SELECT `id` FROM `/data/orders` WHERE k = 'a'"
     >>> parse("DROP TABLE orders")
     Traceback (most recent call last):
     ...
@@ -341,7 +347,7 @@ write SELECT … [AS OF t], SUBSCRIBE [TO] name …, or COPY … TO 'folder'
     pieces = statements_of(scanned(text, _ATTEMPT))
     if len(pieces) != 1:
         raise refused_sql(_ATTEMPT, f"{len(pieces)} statements", text, "write one")
-    return _Reading(text, pieces[0], tables).statement()
+    return _Reading(text, pieces[0], tables, naming=naming, peeks=peeks).statement()
 
 
 def parse_order(text: str, /) -> Order:
@@ -435,6 +441,35 @@ def _time_text(time: Time) -> str:
 # Reading ----------------------------------------------------------------------------------------------
 
 
+def _unqualified(text: str, tokens: list[Token]) -> tuple[str, str | None]:
+    """Return a SELECT over one table without an alias, and without names of the table before columns; and that name.
+
+    None if nothing was left out: the text is as it was.
+    """
+    froms = [at for at, token in enumerate(tokens) if token.word == "from"]
+    if len(froms) != 1 or froms[0] + 1 >= len(tokens) or not tokens[froms[0] + 1].names:
+        return text, None
+    at = froms[0] + 1
+    named, left_out = tokens[at], list[Token]()
+    words = [token.word for token in tokens[at + 1 : at + 3]]
+    behind = at + (2 if words[:1] == ["as"] else 1)
+    if behind < len(tokens) and tokens[behind].names and tokens[behind].word not in KEYWORDS | _ENDS | {"where"}:
+        named = tokens[behind]
+        left_out += tokens[at + 1 : behind + 1]
+    # Bounded by the length of what a user wrote.
+    for (before, token, dot), after in zip(neighbours(tokens), [*tokens[2:], *tokens[:2]], strict=True):
+        first = token.names and before.text != "." and before.word != "from" and dot.text == "." and after.names
+        if first and token.name.lower() == named.name.lower():
+            left_out += [token, dot]
+    if not left_out:
+        return text, None
+    parts, end = [], tokens[0].start
+    for token in sorted(left_out, key=lambda token: token.start):  # one turn per piece
+        parts.append(text[end : token.start])
+        end = token.end
+    return "".join([*parts, text[end : tokens[-1].end]]).rstrip(), named.name
+
+
 class _Reading:
     """One statement, read piece by piece.
 
@@ -445,16 +480,18 @@ class _Reading:
         At least one for a statement.
     tables : dict of str to path or Log
         By names in lower case.
-    attempt, what : str
+    attempt, what, naming : str
         For errors.
+    peeks : bool
+        Whether a SELECT of rows of one log is a peek.
     """
 
     def __init__(
         self, text: str, tokens: list[Token], tables: dict[str, Target], *, attempt: str = _ATTEMPT,
-        what: str = "statement",
+        what: str = "statement", naming: str = _NAMING, peeks: bool = True,
     ) -> None:  # fmt: skip
         self._text, self._tokens, self._tables = text, tokens, tables
-        self._attempt, self._what = attempt, what
+        self._attempt, self._what, self._naming, self._peeks = attempt, what, naming, peeks
         self._at = 0
 
     # Pieces ------------------------------------------------------------------------------------
@@ -492,7 +529,7 @@ class _Reading:
     def _name(self) -> Token | None:
         """Pass the name of a column or a table, if it comes next."""
         token = self._next()
-        if token is None or not token.names or token.word in KEYWORDS | _BARE or not token.name:
+        if token is None or not token.names or token.word in KEYWORDS or not token.name:
             return None
         self._at += 1
         return token
@@ -540,7 +577,8 @@ class _Reading:
             return token.name, self._tables[token.name.lower()]
         if token.kind == "quoted" and "/" in token.name:
             return token.name, token.name
-        self.refuse(f"table {shown(token.name)}, which has no log", _NAMES_HINT)
+        hint = f"name its log with {self._naming}, or write the path of its log in backquotes, with a slash"
+        self.refuse(f"table {shown(token.name)}, which has no log", hint)
 
     # Parts ------------------------------------------------------------------------------------
 
@@ -649,10 +687,15 @@ class _Reading:
         """Return a SELECT between two pieces, as a peek if it is one."""
         tokens = self._tokens[begin:end]
         text = self._text[tokens[0].start : tokens[-1].end]
-        found = _Reading(self._text, tokens, self._tables)._peek(as_of, at_least)
+        found = None
+        if self._peeks:
+            plain, qualifier = _unqualified(self._text, tokens)
+            tokens = tokens if qualifier is None else scanned(plain, self._attempt)
+            reading = _Reading(plain, tokens, self._tables, naming=self._naming)
+            found = reading._peek(as_of, at_least, qualifier)
         return SqlStatement(text, as_of, at_least) if found is None else found
 
-    def _peek(self, as_of: Time | None, at_least: Time | None) -> PeekStatement | None:
+    def _peek(self, as_of: Time | None, at_least: Time | None, qualifier: str | None = None) -> PeekStatement | None:
         """Return the peek that a SELECT is; None if it is none (invariant 2)."""
         if not self._took("select"):
             return None
@@ -675,12 +718,15 @@ class _Reading:
             return None
         if len({name.lower() for name, _, _ in order}) < len(order):
             return None
+        given = None if select is None else {name.lower() for name in select}
+        if given is not None and any(name.lower() in BARE - given for name, _, _ in order):
+            return None  # to Spark a function, although there may be such a column
         self._at = begin
         table = self._table()
         if table is None:
             return None
         return PeekStatement(
-            *table, select, where or None, order, None if limit < 0 else limit, offset, as_of, at_least
+            *table, select, where or None, order, None if limit < 0 else limit, offset, as_of, at_least, qualifier
         )  # fmt: skip
 
     def _condition(self) -> str | None:
@@ -689,7 +735,7 @@ class _Reading:
         while not self.ended and self._tokens[self._at].word not in _ENDS:  # one turn per piece
             self._at += 1
         pieces = self._tokens[begin : self._at]
-        if not pieces or any(token.word in _BARE for token in pieces):
+        if not pieces:
             return None
         text = self._text[pieces[0].start : pieces[-1].end]
         return text if is_condition(text) else None

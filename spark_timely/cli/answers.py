@@ -34,6 +34,7 @@ from spark_timely.answers.statements import (
     CopyStatement,
     PeekStatement,
     SqlStatement,
+    Statement,
     SubscribeStatement,
     parse,
     parse_order,
@@ -325,10 +326,12 @@ def _say_position(subscription: Subscription, position: Any) -> None:  # noqa: A
 
 # --- sql ------------------------------------------------------------------------------------------
 
+_NAMING: Final = "--name TABLE=LOG"
+
 
 def _sql(options: argparse.Namespace, console: Console) -> bool:
     form = _format(options)
-    statement = parse(options.text, names=_tables(options.name))
+    statement = _statement(options)
     if isinstance(statement, SubscribeStatement):
         return _sql_subscribe(statement, options, console)
     source = statement.source if isinstance(statement, CopyStatement) else statement
@@ -344,6 +347,18 @@ def _sql(options: argparse.Namespace, console: Console) -> bool:
         names, rows = _sqlspark_of(source, times, options, console)
     print_rows(names, rows, form, console)
     return True
+
+
+def _statement(options: argparse.Namespace) -> Statement:
+    """Read the statement; where a name may be a field of a column called as the table, it is Spark's."""
+    names = _tables(options.name)
+    statement = parse(options.text, names=names, naming=_NAMING)
+    source = statement.source if isinstance(statement, CopyStatement) else statement
+    if isinstance(source, PeekStatement) and source.qualifier is not None:
+        columns = {name.lower() for name in _opened(source, options).schema.names}
+        if source.qualifier.lower() in columns:
+            return parse(options.text, names=names, naming=_NAMING, peeks=False)
+    return statement
 
 
 def _tables(pairs: Sequence[str]) -> dict[str, str]:
@@ -456,7 +471,7 @@ def _frame(query: str, times: Mapping[str, Any], options: argparse.Namespace) ->
     """Return the DataFrame of a query of Spark's, at one time, and what that time follows from."""
     names, storage = _tables(options.name), storage_options(options)
     # What is wrong with text, logs or time is known before Spark has started.
-    reads = read_query(query, attempt="run a query at one time", names=list(names)).reads
+    reads = read_query(query, attempt="run a query at one time", names=list(names), naming=_NAMING).reads
     if not reads:
         msg = f"could not run a query at one time: found no table of a log in {shown(query)}"
         raise InvalidUsageError(msg, hint="read a log by its name, with --name TABLE=LOG, or by its path in backquotes")

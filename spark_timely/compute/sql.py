@@ -52,7 +52,7 @@ from spark_timely.compute.plan import (
 )
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.predicate import is_condition
-from spark_timely.scanner import Token, legible, refused_sql, scanned, statements_of
+from spark_timely.scanner import Token, UnreadError, read_trees, refused_sql, scanned, statements_of
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -95,10 +95,6 @@ _NOTED: Final[Mapping[str, str]] = {
     "db": "several parts",
     "except_": "EXCEPT",
 }
-# How sqlglot shows what it has read, and misses.
-_READ: Final = re.compile(r"<Token token_type: TokenType\.(\w+), text: (.*?), line: \d+, col: \d+, .*?>", re.DOTALL)
-_MISSED: Final = re.compile(r"Required keyword: '\w+' missing for <class '[\w.]*?(\w+)'>")
-_MISSED_IN: Final = {"Where": "WHERE", "Limit": "LIMIT", "Union": "UNION", "Between": "BETWEEN", "If": "CASE"}
 _MOMENT: Final = re.compile(r"[-+:. 0-9TZ]+")
 _AGGREGATES: Final = {"Count": "count", "Sum": "sum", "Avg": "avg", "Min": "min", "Max": "max"}
 
@@ -265,17 +261,9 @@ class _Planner:
         return tree
 
     def _parsed(self, tokens: list[Token]) -> exp.Expr:
-        import sqlglot  # here, not above: most processes read no SQL
-        from sqlglot.errors import ParseError, SqlglotError
-
         try:
-            found = [each for each in sqlglot.parse(legible(self._text, tokens), dialect="spark") if each is not None]
-        except ParseError as error:
-            first = error.errors[0] if error.errors else {}
-            said = _in_words(str(first.get("description", error)).rstrip("."))
-            where = f"line {first.get('line')}, col {first.get('col')}"
-            raise refused_sql(_ATTEMPT, f"{said} at {where}", self._text, "write it as Spark does") from error
-        except SqlglotError as error:
+            found = read_trees(self._text, tokens)
+        except UnreadError as error:
             raise refused_sql(_ATTEMPT, str(error), self._text, "write it as Spark does") from error
         if len(found) != 1:
             self._refuse(f"{len(found)} queries", "give one query")
@@ -923,9 +911,3 @@ class _Planner:
         from sqlglot import exp
 
         return str(tree.name if isinstance(tree, exp.Anonymous) else tree.sql(dialect="spark").partition("(")[0])
-
-
-def _in_words(said: str) -> str:
-    """Return what sqlglot says of a text that it cannot read, without the names of its classes."""
-    said = _READ.sub(lambda found: "the end" if found[1] == "SENTINEL" else shown(found[2]), said)
-    return _MISSED.sub(lambda found: f"an incomplete {_MISSED_IN.get(found[1], 'expression')}", said)

@@ -29,18 +29,23 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NoReturn
 
+from spark_timely.continual.names import check_names
 from spark_timely.errors import InvalidUsageError, TimelyInternalError, described, shown
 from spark_timely.scanner import (
+    BARE,
     KEYWORDS,
     TAKES_FROM,
+    UNITS,
     Token,
+    UnreadError,
     in_types,
-    legible,
     markers,
     neighbours,
     quoted_name,
+    read_trees,
     refused_sql,
     scanned,
+    span,
     statements_of,
     words_of,
 )
@@ -49,13 +54,16 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 __all__ = [
+    "JUDGED",
     "OUTPUT",
     "Place",
     "SqlBody",
     "Statement",
     "at_time",
     "check_aliases",
+    "check_columns",
     "checked_condition",
+    "judged",
     "read_query",
     "retain_body",
     "transform_body",
@@ -64,17 +72,13 @@ __all__ = [
 
 OUTPUT: Final = "output"
 """The alias of the task's own output."""
+JUDGED: Final = "judged"
+"""The table of the rows that a condition is looked at for."""
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # Other words before brackets that belong to the grammar.
 _SYNTAX: Final = words_of("cast placing struct timestampadd timestampdiff try_cast")
-_UNITS: Final = frozenset(
-    f"{unit}{ending}"
-    for unit in words_of("year quarter month week day hour minute second millisecond microsecond nanosecond")
-    for ending in ("", "s")
-)
-
 _CLOCKS: Final = words_of("current_timestamp current_date current_time curdate localtimestamp now")
 _RANDOM: Final = words_of(
     """
@@ -88,8 +92,6 @@ _SURROUNDINGS: Final = words_of("""
     input_file_block_length input_file_block_start input_file_name java_method reflect session_user sleep
     spark_partition_id try_reflect user version
     """)
-# These are functions without brackets too, where no column has their name.
-_BARE: Final = words_of("current_date current_path current_time current_timestamp current_user session_user user")
 # Spark takes texts for moments where one is compared with a moment, and these are clocks then, with a zone or without.
 _MOMENTS: Final = re.compile(
     r"\s*(?:now|today|tomorrow|yesterday)(?:\s+(?:(?-i:[A-Z]{1,4})|\S*[/:+-]\S*))?\s*", re.IGNORECASE
@@ -151,6 +153,8 @@ class Statement:
         Where the query names tables, in order.
     locals : tuple of str
         Names in lower case that the query gives to its own parts (``WITH``).
+    functions : tuple of str
+        Names in lower case of all functions that it calls, sorted.
     """
 
     kind: Literal["insert", "delete"]
@@ -160,6 +164,7 @@ class Statement:
     query: str
     places: tuple[Place, ...]
     locals: tuple[str, ...]
+    functions: tuple[str, ...]
 
     def bind(self, views: Mapping[str, str]) -> str:
         """Return the query for the rows to insert, or to delete, over these views.
@@ -282,7 +287,7 @@ class SqlBody:
         if not any(alias in inputs for each in statements for alias in each.reads):
             found = f"no input of {shown(list(inputs))} that any statement reads"
             raise refused_sql(attempt, found, text, "read an input: a task runs when an input changes", "body")
-        functions = {name for each in read for name in each.functions}
+        functions = {name for each in statements for name in each.functions}
         return cls(statements, tuple(sorted(functions)), _identity([each.tokens for each in read]))
 
     @property
@@ -294,6 +299,46 @@ class SqlBody:
     def reads_output(self) -> bool:
         """Whether any statement reads the task's output; a delete does."""
         return any(OUTPUT in each.reads for each in self.statements)
+
+
+def check_columns(
+    statements: Sequence[Statement], columns: Mapping[str, Collection[str]], *, attempt: str
+) -> tuple[Statement, ...]:
+    """Refuse statements with names that are no columns of the tables that they read.
+
+    Parameters
+    ----------
+    statements : sequence of Statement
+    columns : mapping of str to collection of str
+        Of each table by its alias, as far as they are known.
+    attempt : str
+        For errors.
+
+    Returns
+    -------
+    tuple of Statement
+        Those that read a table of which no columns are known: nothing was looked up in them.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If a name is no column: it would be a variable of the session, or a clock.
+
+    Examples
+    --------
+    >>> query = read_query("SELECT sv FROM orders", attempt="ask", names=["orders"])
+    >>> check_columns([query], {"orders": ["id"]}, attempt="ask")
+    Traceback (most recent call last):
+    ...
+    spark_timely.errors.SchemaMismatchError: ...found name 'sv', which is no column there, in statement 'SELECT sv ...
+    """
+    later = []
+    for each in statements:  # one turn per statement
+        if set(each.reads) <= set(columns):
+            check_names(each.query, {alias: columns[alias] for alias in each.reads}, attempt=attempt, text=each.text)
+        else:
+            later.append(each)
+    return tuple(later)
 
 
 def unknown_functions(called: Collection[str], builtin: Collection[str], declared: Collection[str]) -> tuple[str, ...]:
@@ -366,7 +411,7 @@ def _check_names(attempt: str, aliases: Sequence[str], *, own: str = "") -> None
         seen.add(alias.lower())
 
 
-def read_query(text: str, *, attempt: str, names: Sequence[str]) -> Statement:
+def read_query(text: str, *, attempt: str, names: Sequence[str], naming: str = "names={…}") -> Statement:
     """Return one query over named tables, read as a body is: nothing in it is a table that is not named.
 
     A name in backquotes with a slash in it is the path of a log, and stands for itself.
@@ -379,6 +424,8 @@ def read_query(text: str, *, attempt: str, names: Sequence[str]) -> Statement:
         For errors: what is done with it.
     names : sequence of str
         Of its tables.
+    naming : str
+        For errors: how logs are given names.
 
     Returns
     -------
@@ -411,12 +458,13 @@ def read_query(text: str, *, attempt: str, names: Sequence[str]) -> Statement:
     for path in (each.name for each in pieces[0] if each.kind == "quoted" and "/" in each.name):  # one turn per name
         if "`" in path:
             # To the parser, which reads the text too, it would be another one.
-            hint = "give the log a plain name, with names={…}"
+            hint = f"give the log a plain name, with {naming}"
             raise refused_sql(attempt, f"a backquote in path {shown(path)}", text, hint, "text")
         if tables.setdefault(path.lower(), path) != path:
             found = f"paths {shown(path)} and {shown(tables[path.lower()])}, alike but for the case of letters,"
-            raise refused_sql(attempt, found, text, "give both plain names, with names={…}", "text")
-    reading = _Reading(text, pieces[0], attempt, tables, _UNNAMED)
+            raise refused_sql(attempt, found, text, f"give both plain names, with {naming}", "text")
+    unnamed = ("that is not named", f"name its log with {naming}, or write the path of its log in backquotes")
+    reading = _Reading(text, pieces[0], attempt, tables, unnamed)
     kind = reading.kind
     if kind not in _QUERY_WORDS and kind != "(":
         hint = "write one SELECT: nothing else can be asked here"
@@ -506,7 +554,7 @@ def checked_condition(condition: str, *, task: str, name: str) -> tuple[str, tup
     """
     attempt = f"could not begin task {task!r}"
     text = _whole(condition, f"{attempt}: expectation {name!r}", "a condition", "write one condition, as after WHERE")
-    body = SqlBody.parse(f"SELECT * FROM judged WHERE ({text})", task=task, inputs=["judged"], references=[])
+    body = SqlBody.parse(judged(text), task=task, inputs=[JUDGED], references=[])
     words = [token.word for token in scanned(text, attempt)]
     other = (
         "a query" if len(body.statements[0].places) != 1 or "select" in words else "over" if "over" in words else None
@@ -515,6 +563,17 @@ def checked_condition(condition: str, *, task: str, name: str) -> tuple[str, tup
         msg = f"{attempt}: found {other} in expectation {name!r}: {shown(text)}"
         raise InvalidUsageError(msg, hint="say something of the one row that is judged; join or count in the body")
     return text, body.functions
+
+
+def judged(condition: str) -> str:
+    """Return the query for the rows of `JUDGED` for which a condition holds.
+
+    Examples
+    --------
+    >>> judged("n > 1")
+    'SELECT * FROM judged WHERE (n > 1)'
+    """
+    return f"SELECT * FROM {JUDGED} WHERE ({condition})"
 
 
 def transform_body(query: str) -> str:
@@ -555,7 +614,6 @@ def _whole(text: str, attempt: str, what: str, hint: str) -> str:
 
 
 _UNDECLARED: Final = ("that the task does not declare", "declare it")
-_UNNAMED: Final = ("that is not named", "name its log with names={…}, or write the path of its log in backquotes")
 
 
 class _Reading:
@@ -574,7 +632,6 @@ class _Reading:
         self.text = text[start : tokens[-1].end]
         self.tokens = [Token(each.kind, each.text, each.start - start, each.end - start) for each in tokens]
         self._attempt, self._tables = attempt, tables
-        self.functions: set[str] = set()
 
     @property
     def kind(self) -> str:
@@ -600,9 +657,9 @@ class _Reading:
         if kind == "delete":
             self._check_delete(tree)
         places = self._places(tree, query, tokens)
-        self.functions = self._called(tree, query, tokens)
+        functions = tuple(sorted(self._called(tree, query, tokens)))
         reads = tuple(sorted({place.alias for place in places}))
-        found = Statement(kind, self.text, columns, reads, query, places, tuple(sorted(_locals(tree))))
+        found = Statement(kind, self.text, columns, reads, query, places, tuple(sorted(_locals(tree))), functions)
         self._prove(found, tree)
         return found
 
@@ -734,14 +791,12 @@ class _Reading:
                 continue
             name = token.name.lower()
             called = after.text == "("
-            bare = name in _BARE and before.text != "." and before.word != "as" and after.text != "."
             if called and before.text == ".":
                 self._refuse(
                     f"function {shown(name)} of a schema", "name a function alone, one that Spark has built in"
                 )
-            if called or bare:
-                empty = called and at + 2 < len(tokens) and tokens[at + 2].text == ")"
-                self._check_function(name, called=called, empty=empty)
+            if called:
+                self._check_function(name, empty=at + 2 < len(tokens) and tokens[at + 2].text == ")")
             if name == "_metadata":
                 self._refuse("column _metadata", "use columns of the rows: files differ between replicas")
             if token.word == "tablesample":
@@ -749,14 +804,13 @@ class _Reading:
             if token.word == "using" and after.kind == "string":
                 self._refuse(f"script {after.text}", "use expressions, or give the body as a function")
 
-    def _check_function(self, name: str, *, called: bool, empty: bool) -> None:
-        hint = "" if called else f"; a column of this name needs its table before it: t.{name}"
+    def _check_function(self, name: str, *, empty: bool) -> None:
         if name in _CLOCKS or (name == "unix_timestamp" and empty):
-            self._refuse(f"the clock {shown(name)}", f"use :time, the time of the step{hint}")
+            self._refuse(f"the clock {shown(name)}", "use :time, the time of the step")
         if name in _RANDOM:
             self._refuse(f"random {shown(name)}", "use a hash of the row, as xxhash64: all replicas write the same")
         if name in _SURROUNDINGS:
-            hint = f"put the value into the text or into a reference{hint}"
+            hint = "put the value into the text or into a reference"
             self._refuse(f"{shown(name)}, which depends on the session or the machine", hint)
 
     def _called(self, tree: exp.Expr, query: str, tokens: list[Token]) -> set[str]:
@@ -764,7 +818,7 @@ class _Reading:
         from sqlglot import exp
 
         # A name before brackets with names of columns is no call; sqlglot does not see all that follow AS.
-        labels = {_span(each.this, query)[0] for each in tree.find_all(exp.TableAlias) if each.this}
+        labels = {span(each.this, query)[0] for each in tree.find_all(exp.TableAlias) if each.this}
         types = in_types(tokens)
         found, hinted = set(), False
         # Bounded by the length of what a user wrote.
@@ -780,17 +834,19 @@ class _Reading:
 
     def _tree(self, query: str, tokens: list[Token]) -> exp.Expr:
         """Let sqlglot read the query, as the scanner has read it."""
-        import sqlglot  # here, not above: most processes read no body
-        from sqlglot import exp
+        from sqlglot import exp  # here, not above: most processes read no body
 
         self._agree(query, tokens)
-        try:
-            trees = [each for each in sqlglot.parse(legible(query, tokens), dialect="spark") if each is not None]
-        except Exception as error:  # noqa: BLE001 - whatever sqlglot raises: it has not read the text
-            self._unread(_first_line(error), error)
+        trees = self._trees(query, tokens)
         if len(trees) != 1 or not isinstance(trees[0], exp.Query | exp.Values):
             self._refuse(f"{type(trees[0]).__name__ if trees else 'nothing'} in place of a query", _STATEMENT_HINT)
         return trees[0]
+
+    def _trees(self, query: str, tokens: list[Token]) -> list[exp.Expr]:
+        try:
+            return read_trees(query, tokens)
+        except UnreadError as error:
+            self._unread(str(error), error)
 
     def _agree(self, query: str, tokens: list[Token]) -> None:
         """Refuse a text in which sqlglot sees other words, texts or comments than Spark does."""
@@ -851,7 +907,7 @@ class _Reading:
             self._unread(":time that is no value")
 
     def _check_table_function(self, node: exp.Expr, function: exp.Expr, query: str) -> None:
-        start, end = _span(function, query)
+        start, end = span(function, query)
         name = query[start:end].strip("`").lower()
         if name not in _TABLE_FUNCTIONS or node.args.get("db"):
             self._refuse(f"table function {shown(name)}", f"use one of {', '.join(sorted(_TABLE_FUNCTIONS))}")
@@ -872,11 +928,11 @@ class _Reading:
         for table in tree.find_all(exp.Table):
             if table.find_ancestor(exp.Hint):
                 continue
-            start, end = _span(table.parts[0] if table.parts else table.this, query)
+            start, end = span(table.parts[0] if table.parts else table.this, query)
             begins.add(start)
             if isinstance(table.this, exp.Func):
                 continue
-            written = query[start : _span(table.this, query)[1]]
+            written = query[start : span(table.this, query)[1]]
             if len(table.parts) > 1:
                 self._undeclared(written)
             if written.strip("`") != table.name or written[0] in "'\"":
@@ -915,17 +971,13 @@ class _Reading:
 
     def _prove(self, statement: Statement, tree: exp.Expr) -> None:
         """Refuse a statement whose bound text does not have the tree of the unbound one, with views for tables."""
-        import sqlglot
         from sqlglot import exp
 
         # Another name in quotes has the same tree: what holds for these views holds for all.
         views = {alias: f"view of {alias}" for alias in statement.reads}
         text = statement.bind(views)
         tokens = scanned(text, self._attempt, self.text)
-        try:
-            bound = sqlglot.parse_one(legible(text, tokens), dialect="spark")
-        except Exception as error:  # noqa: BLE001 - whatever sqlglot raises: it has not read the text
-            self._unread(_first_line(error), error)
+        (bound,) = self._trees(text, tokens)
         expected = tree.copy()
         for table in list(expected.find_all(exp.Table)):
             alias = self._tables.get(table.name.lower())
@@ -969,12 +1021,6 @@ def _locals(tree: exp.Expr) -> set[str]:
     return {each.alias.lower() for each in tree.find_all(exp.CTE)}
 
 
-def _span(node: exp.Expr, query: str) -> tuple[int, int]:
-    """Return where a name is in the text; nowhere, at the end, if sqlglot does not say."""
-    meta = node.meta
-    return (meta["start"], meta["end"] + 1) if "start" in meta else (len(query), len(query))
-
-
 def _plain(alias: str) -> bool:
     """Tell whether a name stands for a table wherever one can be, without quotes."""
     import sqlglot
@@ -989,7 +1035,7 @@ def _plain(alias: str) -> bool:
     plain = [
         isinstance(each.this, exp.Identifier) and each.name == alias and not each.args.get("alias") for each in tables
     ]
-    return plain == [True, True] and alias.lower() not in KEYWORDS | _BARE
+    return plain == [True, True] and alias.lower() not in KEYWORDS | BARE
 
 
 def _first_line(error: BaseException) -> str:
@@ -1013,7 +1059,7 @@ def _said(tokens: list[Token]) -> list[tuple[str, str]]:
     for at, (before, token, after) in enumerate(neighbours(tokens)):
         kind, text = token.kind, token.text
         interval = token.word == "interval" or (
-            interval and (kind in ("number", "string") or text in ("+", "-") or token.word in {*_UNITS, "to"})
+            interval and (kind in ("number", "string") or text in ("+", "-") or token.word in {*UNITS, "to"})
         )
         if kind == "quoted":
             # Quotes make a name of a key word.

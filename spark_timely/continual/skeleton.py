@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from spark_timely.continual.grammar import Block, Expr, Item, Join, Query, not_batched
-from spark_timely.scanner import Token, legible
+from spark_timely.scanner import Token, read_trees
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -28,9 +28,7 @@ _Skeleton: TypeAlias = tuple[object, ...]
 
 def check_skeleton(query: Query, text: str, tokens: list[Token]) -> None:
     """Refuse a query in which sqlglot sees other parts than the reader does (invariant 5)."""
-    import sqlglot  # here, not above: most processes read no body
-
-    tree = sqlglot.parse_one(legible(text, tokens), dialect="spark")
+    (tree,) = read_trees(text, tokens)
     if _skeleton(query) != _tree_skeleton(tree):
         not_batched("a text that can be read in two ways")
 

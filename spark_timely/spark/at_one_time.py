@@ -37,7 +37,7 @@ from spark_timely.answers.timestamp import (
     input_of,
     opened_targets,
 )
-from spark_timely.continual.body import at_time, read_query
+from spark_timely.continual.body import at_time, check_columns, read_query, unknown_functions
 from spark_timely.continual.engine import source_plan
 from spark_timely.continual.plan import TaskSource
 from spark_timely.errors import (
@@ -59,7 +59,7 @@ from spark_timely.masking import masked_logger
 from spark_timely.scanner import markers
 from spark_timely.scanner import scanned as scanned_text
 from spark_timely.spark.base.beginnings import beginning
-from spark_timely.spark.base.compat import is_remote
+from spark_timely.spark.base.compat import built_in_functions, is_remote
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.spark.collection import consolidate, copies_of, held_or_error, refuse_maps
 from spark_timely.spark.dataflow_tasks import catalog_of
@@ -109,6 +109,7 @@ def sql(
     as_of: TimeLike | None = None,
     at_least: TimeLike | None = None,
     forgotten: bool = False,
+    functions: Sequence[str] = (),
     timeout_s: float = 60.0,
     storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
@@ -124,7 +125,7 @@ def sql(
     text : str
         One SELECT of Spark's SQL, joins, aggregates and WITH included. Its tables are `names`, or paths of logs in
         backquotes: ``SELECT count(*) FROM `/data/orders```. Clocks, random numbers and what depends on the session are
-        refused. A clock that only a computed text names, as ``CAST(concat('to', 'day') AS date)``, is not found.
+        refused; so is a name that is no column of the logs. A clock that only a computed text names, as ``CAST(concat('to', 'day') AS date)``, is not found.
     names : mapping of str to path or Log, optional
         What the tables of the text are. Logs that it does not read are not opened.
     as_of : time, optional
@@ -134,6 +135,8 @@ def sql(
     forgotten : bool
         Whether contents of a stream log that has forgotten messages are those that it still has. Else such a log is
         refused: what it has lost would be missing without a word.
+    functions : sequence of str
+        Functions of the session that the text may call: each gives the same whenever it is called.
     timeout_s : float
         How long to wait until the time is complete, in seconds; 0 looks once.
     storage_options : mapping of str to str, optional
@@ -184,6 +187,12 @@ def sql(
         msg = f"could not {attempt}: found no table of a log in {shown(text)}"
         raise InvalidUsageError(msg, hint="read a log by its name or path, or use spark.sql")
     targets, own = _logs_of(query.reads, named, storage_options)
+    unknown = unknown_functions(query.functions, built_in_functions(spark), functions)
+    if unknown:
+        msg = f"could not {attempt}: found function {unknown[0]!r}, which is none of Spark's, in {shown(text)}"
+        raise InvalidUsageError(msg, hint=f"say functions=[{unknown[0]!r}] if it gives the same whenever it is called")
+    schemas = {log.log_id: log.schema.names for log in targets.values()}
+    check_columns([query], {name: schemas[log_id] for name, log_id in own.items()}, attempt=attempt)
     opened = list(targets.items())
     found = at_one_time(
         opened, attempt=attempt, as_of=as_of, at_least=at_least, forgotten=forgotten, timeout_s=timeout_s

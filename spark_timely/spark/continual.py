@@ -19,10 +19,14 @@ from pyspark.errors import PySparkException
 
 from spark_timely.answers.timestamp import numbered_by
 from spark_timely.continual.body import (
+    JUDGED,
     OUTPUT,
     SqlBody,
+    Statement,
     check_aliases,
+    check_columns,
     checked_condition,
+    judged,
     retain_body,
     transform_body,
     unknown_functions,
@@ -37,6 +41,7 @@ from spark_timely.continual.engine import (
     source_plan,
 )
 from spark_timely.continual.many import ManyBody, many_times
+from spark_timely.continual.names import check_names
 from spark_timely.continual.plan import (
     Deletes,
     Expectation,
@@ -263,6 +268,8 @@ class ContinualTask(Dataflow):
             expectations=self._expectations(expect),
             together=isinstance(self._body, ArrowBody),
         )
+        # Statements that read the output, whose columns are known when the task starts.
+        self._unchecked = self._check_columns(self._body.statements) if isinstance(self._body, SqlBody) else ()
 
     @classmethod
     def transform(
@@ -593,7 +600,7 @@ class ContinualTask(Dataflow):
         called = set(self._body.functions if isinstance(self._body, SqlBody) else ()) | self._expected_functions
         if not called:
             return
-        unknown = unknown_functions(called, _built_in(spark), self._functions)
+        unknown = unknown_functions(called, built_in_functions(spark), self._functions)
         if unknown:
             msg = f"could not start task {self.name!r}: found function {unknown[0]!r}, which is none of Spark's"
             raise InvalidUsageError(
@@ -602,11 +609,20 @@ class ContinualTask(Dataflow):
                 " body",
             )
 
+    def _check_columns(self, statements: Sequence[Statement], output: pa.Schema | None = None) -> tuple[Statement, ...]:
+        """Refuse names that are no columns; return statements that read the output, if it is not known."""
+        columns = {source.alias: leaf.schema.names for source, leaf in zip(self.plan.sources, self.leaves, strict=True)}
+        if output is not None:
+            columns |= dict.fromkeys(self._own_names, output.names)
+        return check_columns(statements, columns, attempt=f"begin task {self.name!r}")
+
     def _analysed(self, spark: SparkSession, wanted: pa.Schema | None) -> pa.Schema:
         """Return the columns of the output: those of its log, to which the body must fit, or what the body gives."""
         bodies = self._bodies(spark)
         if isinstance(bodies, ArrowBodies):
             return bodies.columns(_empty_plan(self, None)) if wanted is None else wanted
+        if wanted is not None:
+            self._check_columns(self._unchecked, wanted)
         try:
             with StepViews(spark) as views:
                 found = bodies.columns(_empty_plan(self, None), views) if wanted is None else wanted
@@ -623,6 +639,10 @@ class ContinualTask(Dataflow):
             line = str(error).strip().partition("\n")[0]
             msg = f"could not start task {self.name!r}: found a body that Spark refuses: {line}"
             raise InvalidUsageError(msg, hint="correct the body, or the columns of its logs") from error
+        self._check_columns(self._unchecked, found)
+        for each in self.plan.expectations:  # one turn per expectation
+            attempt = f"begin task {self.name!r} with expectation {each.name!r}"
+            check_names(judged(each.condition), {JUDGED: found.names}, attempt=attempt, text=each.condition)
         return found
 
     def _bodies(self, spark: SparkSession) -> SparkBodies | ArrowBodies:
@@ -883,18 +903,6 @@ def _check_name(name: object) -> None:
     except UnicodeEncodeError as error:
         msg = f"could not begin a task: found name={shown(name)}, which is no text in UTF-8"
         raise InvalidUsageError(msg, hint="give it another name") from error
-
-
-_BUILT_IN: dict[str, frozenset[str]] = {}
-
-
-def _built_in(spark: SparkSession) -> frozenset[str]:
-    """Return the names of Spark's own functions; asked once for each version."""
-    version = spark.version
-    if version not in _BUILT_IN:
-        rows = spark.sql("SHOW SYSTEM FUNCTIONS").collect()
-        _BUILT_IN[version] = frozenset(str(row[0]).lower() for row in rows)
-    return _BUILT_IN[version]
 
 
 def _empty_plan(task: ContinualTask, schema: pa.Schema | None) -> StepPlan:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_timely.compute.as_of import stepped_back
 from spark_timely.compute.drive.working import TaskRequest
-from spark_timely.continual.body import SqlBody, check_aliases
+from spark_timely.continual.body import SqlBody, check_aliases, check_columns
 from spark_timely.continual.engine import MOST_BYTES, TaskEngine, check_roles, consumer_of
 from spark_timely.dataflow.body import Body
 from spark_timely.dataflow.engine.inputs import Inputs
@@ -242,7 +242,8 @@ def check_task(dataflow: Dataflow, node: TaskNode, logs: Mapping[str, Log], /) -
     InvalidUsageError
         If it exports anything but one log, is interactive, or has a body that is no SQL for a task.
     """
-    what = f"could not create dataflow {dataflow.name!r}"
+    attempt = f"create dataflow {dataflow.name!r}"
+    what = f"could not {attempt}"
     kinds = [export.kind for export in dataflow.exports]
     if kinds != ["log"]:
         msg = f"{what}: found exports of kinds {shown(kinds)} of a continual task"
@@ -253,7 +254,8 @@ def check_task(dataflow: Dataflow, node: TaskNode, logs: Mapping[str, Log], /) -
     inputs = [name for name, how in node.reads if how in ("inserts", "deletes")]
     references = [name for name, _ in node.reads if name not in inputs]
     check_aliases(dataflow.name, inputs, references)
-    SqlBody.parse(node.sql, task=dataflow.name, inputs=inputs, references=references)
+    body = SqlBody.parse(node.sql, task=dataflow.name, inputs=inputs, references=references)
+    check_columns(body.statements, {name: log.schema.names for name, log in logs.items()}, attempt=attempt)
     at = _begins_at(node, dataflow.domain)
     if at is not None and dataflow.domain.successor((at,)) is None:
         msg = f"{what}: found as_of={shown(node.as_of)}, after which there is no time"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyspark
+from pyspark.errors import PySparkException
 
 from spark_timely.errors import InvalidUsageError
 
@@ -19,6 +20,7 @@ __all__ = [
     "ARROW_SINK",
     "AvailableNow",
     "StreamArrowWriter",
+    "built_in_functions",
     "carrier_limit",
     "is_remote",
     "reads_all",
@@ -103,3 +105,26 @@ def reads_all(limit: object, /) -> bool:
 def is_remote(spark: SparkSession, /) -> bool:
     """Tell whether a session is a client of Spark Connect."""
     return ".connect." in type(spark).__module__
+
+
+_BUILT_IN: dict[str, frozenset[str]] = {}
+
+
+def built_in_functions(spark: SparkSession, /) -> frozenset[str]:
+    """Return the names of functions that mean Spark's own in this session, in lower case.
+
+    Those of Spark are asked for once for each version. Where the session finds its own functions first, they hide
+    Spark's.
+    """
+    version = spark.version
+    if version not in _BUILT_IN:
+        rows = spark.sql("SHOW SYSTEM FUNCTIONS").collect()
+        _BUILT_IN[version] = frozenset(str(row[0]).lower() for row in rows)
+    try:
+        first = spark.conf.get("spark.sql.functionResolution.sessionOrder") == "first"
+    except PySparkException:
+        first = True  # a Spark without this setting
+    if not first:
+        return _BUILT_IN[version]
+    own = spark.sql("SHOW USER FUNCTIONS").collect()
+    return _BUILT_IN[version] - {str(row[0]).lower().rpartition(".")[2] for row in own}

@@ -94,21 +94,26 @@ def test_select_of_rows_of_one_log_is_a_peek(text: str, expected: PeekStatement)
         "SELECT a + 1 FROM orders",
         "SELECT 1 FROM orders",
         "SELECT null FROM orders",
-        "SELECT current_date FROM orders",
-        "SELECT orders.a FROM orders",
         "SELECT *, a FROM orders",
+        "SELECT orders.* FROM orders",
+        "SELECT t.a FROM orders",
+        "SELECT orders.a FROM orders o",
+        "SELECT orders.a.f FROM orders",
+        "SELECT a.orders.b FROM orders",
+        "SELECT orders.a(b) FROM orders",
+        "SELECT a FROM orders TABLESAMPLE (3 ROWS)",
+        "SELECT a FROM orders o p",
+        "SELECT a FROM orders AS o (b)",
+        "SELECT a FROM orders ORDER BY user",
+        "SELECT a FROM orders o QUALIFY a",
         "SELECT /*+ COALESCE(1) */ a FROM orders",
-        "SELECT a FROM orders o",
         "SELECT a FROM orders GROUP BY a",
         "SELECT a FROM orders WHERE a = 1 GROUP BY a",
         "SELECT a FROM orders WHERE a = 1 UNION ALL SELECT a FROM t",
         "SELECT a FROM orders WHERE abs(a) > 1",
-        "SELECT a FROM orders WHERE orders.a > 1",
         "SELECT a FROM orders WHERE a IN (SELECT a FROM t)",
         "SELECT a FROM orders WHERE a / 2 = 1",
         "SELECT a FROM orders WHERE a IS TRUE",
-        "SELECT a FROM orders WHERE d < current_date",
-        "SELECT a FROM orders WHERE u = user",
         "SELECT a FROM orders WHERE a = r'x'",
         "SELECT a FROM orders WHERE a = 'x' 'y'",
         "SELECT a FROM orders WHERE a = '\\n'",
@@ -132,6 +137,32 @@ def test_any_other_select_is_for_spark_byte_for_byte(query: str) -> None:
     assert parse(query, names=NAMES) == SqlStatement(query)
     assert parse(f" /* x */ {query}  -- y\n AS  OF '2013' ; -- z", names=NAMES) == SqlStatement(query, as_of="2013")
     assert parse(f"{query} as of at least 7", names=NAMES) == SqlStatement(query, at_least=7)
+
+
+@pytest.mark.parametrize(
+    ("query", "plain", "qualifier"),
+    [
+        ("SELECT orders.a FROM orders", "SELECT a FROM orders", "orders"),
+        ("SELECT ORDERS . a, `orders`.b FROM orders", "SELECT a, b FROM orders", "orders"),
+        ("SELECT a FROM orders o", "SELECT a FROM orders", "o"),
+        ("SELECT o.a FROM orders AS o WHERE o.a = 'o.a'", "SELECT a FROM orders WHERE a = 'o.a'", "o"),
+        ("SELECT * FROM orders WHERE orders.user = 'x' -- y\n ORDER BY orders.a DESC LIMIT 3",
+         "SELECT * FROM orders WHERE user = 'x' ORDER BY a DESC LIMIT 3", "orders"),
+        ("SELECT `/logs/t`.a FROM `/logs/t`", "SELECT a FROM `/logs/t`", "/logs/t"),
+    ],
+)  # fmt: skip
+def test_qualified_names_of_the_one_table_are_a_peek(query: str, plain: str, qualifier: str) -> None:
+    found = parse(f"{query} AS OF 3", names=NAMES)
+    assert isinstance(found, PeekStatement)
+    assert (found, found.qualifier) == (parse(f"{plain} AS OF 3", names=NAMES), qualifier)
+    assert parse(query, names=NAMES, peeks=False) == SqlStatement(query)
+
+
+@pytest.mark.parametrize("name", ["user", "date", "current_date", "current_timestamp", "`user`"])
+def test_columns_called_as_functions_are_columns_of_a_peek(name: str) -> None:
+    found = parse(f"SELECT {name} FROM orders WHERE {name} > 'a' ORDER BY {name}", names=NAMES)
+    assert isinstance(found, PeekStatement)
+    assert found.select == (name.strip("`"),)
 
 
 def test_conditions_of_peeks_are_those_that_predicates_take() -> None:
