@@ -125,7 +125,8 @@ def sql(
     text : str
         One SELECT of Spark's SQL, joins, aggregates and WITH included. Its tables are `names`, or paths of logs in
         backquotes: ``SELECT count(*) FROM `/data/orders```. Clocks, random numbers and what depends on the session are
-        refused; so is a name that is no column of the logs. A clock that only a computed text names, as ``CAST(concat('to', 'day') AS date)``, is not found.
+        refused; so is a name that is no column of the logs. A clock that only a computed text names, as
+        ``CAST(concat('to', 'day') AS date)``, is not found.
     names : mapping of str to path or Log, optional
         What the tables of the text are. Logs that it does not read are not opened.
     as_of : time, optional
@@ -155,6 +156,8 @@ def sql(
     InvalidUsageError
         If the text is no single SELECT, names a table that is not named, or has something that is not taken; or the
         times of its logs cannot be compared; or a collection has a column with a map.
+    SchemaMismatchError
+        If a name is no column of the logs: it would be a variable of the session, or a clock.
     SinceViolationError
         If a log has forgotten what was told apart at `as_of`, or a stream log has forgotten messages.
     NotBeyondError

@@ -67,6 +67,7 @@ from spark_timely.log.store.storage import normal_path
 from spark_timely.log.store.urls import same_place
 from spark_timely.masking import masked_logger
 from spark_timely.spark.arrow_bodies import MAX_BYTES, ArrowBodies, ArrowBody
+from spark_timely.spark.base.compat import built_in_functions
 from spark_timely.spark.bodies import FunctionBody, SessionSettings, SparkBodies
 from spark_timely.spark.dataflow import Dataflow, TaskPart
 from spark_timely.spark.dataflow_tasks import catalog_of

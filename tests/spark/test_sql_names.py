@@ -8,11 +8,14 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
+import spark_timely as st
 from spark_timely.continual.body import Statement, check_columns, read_query
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError
 from tests.faults.harness import long_lane, tell
@@ -225,3 +228,25 @@ def test_names_that_are_accepted_are_columns_in_every_session(dirty: SparkSessio
     tell(f"{seed=} {found}")
     assert not wrong, f"{seed=} {len(wrong)}: {wrong[:20]}"
     assert found["accepted, of columns"] > 3 * found["refused, of columns"]
+
+
+def test_answer_is_the_same_beside_variables_of_the_session(
+    spark: SparkSession, dirty: SparkSession, tmp_path: Path
+) -> None:
+    schema = pa.schema([("k", pa.int64()), ("user", pa.string()), ("current_date", pa.int64())])
+    log = st.create_log(tmp_path / "log", schema, minimum=(0,))
+    rows = pa.table({"_time": [0, 0], "k": [1, 2], "user": ["ann", "bob"], "current_date": [3, 4]})
+    log.writer(owner="tests").append(rows, advance_to=1)
+    text = "SELECT max(user), max(current_date), sum(k) AS sv, abs(min(k)) FROM t HAVING sv > 2"
+    found = [tuple(map(tuple, st.sql(each, text, names={"t": log}).collect())) for each in (spark.newSession(), dirty)]
+    assert found == [(("bob", 4, 3, 1),)] * 2
+    for wrong, name in (("SELECT k, sv FROM t", "sv"), ("SELECT k FROM t ORDER BY user", "user")):
+        with pytest.raises(SchemaMismatchError, match=f"found name '{name}', which is no column"):
+            st.sql(dirty, wrong, names={"t": log})
+    with pytest.raises(InvalidUsageError, match="found function 'myf', which is none of Spark's"):
+        st.sql(dirty, "SELECT myf(k) FROM t", names={"t": log})
+    assert st.sql(dirty, "SELECT myf(k) FROM t", names={"t": log}, functions=["myf"]).first() == (-1,)
+    dirty.udf.register("abs", lambda _: -1, "int")
+    dirty.conf.set("spark.sql.functionResolution.sessionOrder", "first")
+    with pytest.raises(InvalidUsageError, match="found function 'abs', which is none of Spark's"):
+        st.sql(dirty, "SELECT abs(k) FROM t", names={"t": log})
