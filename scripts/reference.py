@@ -82,9 +82,9 @@ def command_line() -> str:
         "",
         "`--json` may also be in front of the verb. `python -m spark_timely` is the same command line.",
         "",
-        "Errors are one line on standard error; with `--json` they are one JSON object there. Where a verb or an option"
-        " is unknown, the short help follows. An internal error ends with 70 and a traceback; 141 means that the reader"
-        " of the answer, such as `head`, left before the end.",
+        "Errors are one line on standard error; with `--json` they are one JSON object there. Where an option of a verb"
+        " is unknown, the verb's usage follows. An internal error ends with 70 and a traceback; 141 means that the"
+        " reader of the answer, such as `head`, left before the end.",
         "",
         "Help and tables are as wide as the terminal, or as `COLUMNS` says. In a pipe without `COLUMNS`, a cell of a"
         " table has at most 48 characters.",

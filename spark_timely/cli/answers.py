@@ -41,7 +41,7 @@ from spark_timely.answers.statements import (
 )
 from spark_timely.answers.subscribe import Subscription, subscribe
 from spark_timely.answers.timestamp import TimestampExplanation, check_complete, explain_timestamp
-from spark_timely.cli.output import Console, Table, cell_text, count_text, plain_value, printable
+from spark_timely.cli.output import Console, Table, cell_text, count_text, plain_value
 from spark_timely.cli.parser import Run
 from spark_timely.cli.verbs import as_python, asked_log, reach, storage_options
 from spark_timely.continual.body import read_query
@@ -321,7 +321,7 @@ def _say_position(subscription: Subscription, position: Any) -> None:  # noqa: A
     if subscription.domain.arity > 1:
         words += ["--as-of", str(subscription.as_of)]
     with suppress(OSError, StorageError):
-        Console(sys.stderr, json_mode=False).line(printable(f"spark-timely: to continue, add {shlex.join(words)}"))
+        Console(sys.stderr, json_mode=False).line(f"spark-timely: to continue, add {shlex.join(words)}")
 
 
 # --- sql ------------------------------------------------------------------------------------------
@@ -580,7 +580,7 @@ def _copied(
     if console.json_mode:
         console.answer({"rows": n_rows, "folder": folder})
     else:
-        console.line(printable(f"{count_text(n_rows, 'row')} copied to {folder}"))
+        console.line(f"{count_text(n_rows, 'row')} copied to {folder}")
     return True
 
 
@@ -598,7 +598,7 @@ def _explain_timestamp(options: argparse.Namespace, console: Console) -> bool:
         console.answer(found.to_dict())
     else:
         for line in str(found).splitlines():
-            console.line(printable(line))
+            console.line(line)
     return True
 
 

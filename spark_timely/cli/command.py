@@ -23,7 +23,7 @@ Invariants
 ----------
 1. Every error that is raised on purpose is one line on standard error: ``spark-timely: could not …: …
    — hint: …``; with ``--json`` it is one JSON object there, with ``error``, ``message``, ``hint``. Without ``--json``
-   the short help follows where a verb or an option is unknown.
+   the usage of a verb follows where an option of it is unknown.
 2. No exit code but 1 means no, so that ``if spark-timely frontier LOG --passed TIME`` cannot mistake
    a failure for an answer.
 3. What is not needed is not loaded: ``--version`` loads nothing else, and a verb what it works with.
@@ -106,7 +106,8 @@ def _run(arguments: list[str]) -> int:
     os.environ.setdefault("RUST_LOG", "off")
     keep_secret(_storage_words(arguments))  # before anything is refused
     try:
-        options = build_parser().parse_args(arguments)
+        # Without a word: what can be said.
+        options = build_parser().parse_args(arguments or ["--help"])
     except SystemExit as stop:  # --help and --version have said all
         return int(stop.code or 0)
     console = Console(sys.stdout, json_mode=options.json)
@@ -116,7 +117,7 @@ def _run(arguments: list[str]) -> int:
 def _failed(error: Exception, arguments: list[str]) -> int | None:
     """Say what went wrong, and return its exit code; None for a bug."""
     from spark_timely import errors
-    from spark_timely.cli.output import to_json
+    from spark_timely.cli.output import printable, to_json
     from spark_timely.masking import mask_exception
 
     if isinstance(error, OSError) and not isinstance(error, errors.TimelyError):
@@ -133,8 +134,8 @@ def _failed(error: Exception, arguments: list[str]) -> int | None:
     if "--json" in arguments:
         _complain(to_json({"error": type(error).__name__, "message": error.message, "hint": error.hint}))
     else:
-        short = error.context.get("help")
-        _complain(f"spark-timely: {error}" + (f"\n\n{str(short).rstrip()}" if short else ""))
+        usage = error.context.get("usage")
+        _complain(printable(f"spark-timely: {error}") + (f"\n\n{str(usage).rstrip()}" if usage else ""))
     _flush_or_drop()
     return _exit_code(error)
 

@@ -54,7 +54,7 @@ def _forget(options: argparse.Namespace, console: Console) -> bool:
         return reached
     console.line(_move(log, before, since))
     for line in [*_forgotten_lines(log, since, forgotten), *([] if reached else _holders(log, wanted))]:
-        console.line(printable(line))
+        console.line(line)
     if vacuum is not None:
         for line in [*_vacuum_lines(vacuum), _gone(vacuum, forgotten)]:
             console.line(line)
@@ -121,7 +121,7 @@ def _retain(options: argparse.Namespace, console: Console) -> bool:
     if console.json_mode:
         console.answer(since_json(log))
     elif retainer is None:
-        console.line(printable(f"{options.consumer}: released"))
+        console.line(f"{options.consumer}: released")
     else:
         console.line(
             printable(
@@ -176,7 +176,7 @@ def _release(options: argparse.Namespace, console: Console) -> bool:
     if console.json_mode:
         console.answer({**since_json(log), "consumer": options.consumer, "bytes": freed, "dry_run": options.dry_run})
         return True
-    console.line(printable(line))
+    console.line(line)
     if options.dry_run:
         console.line("dry run: nothing was changed")
     return True

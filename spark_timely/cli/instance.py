@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from spark_timely.cli.answers import keys_of, names_of, print_rows, rows_of, spark_of
-from spark_timely.cli.output import Console, printable
+from spark_timely.cli.output import Console
 from spark_timely.cli.parser import Run
 from spark_timely.cli.verbs import storage_options
 from spark_timely.compute.drive.handle import Handle
@@ -27,7 +27,7 @@ from spark_timely.compute.drive.place import Place
 from spark_timely.compute.drive.requests import Requests
 from spark_timely.compute.drive.working import Working
 from spark_timely.compute.introspection import RELATIONS
-from spark_timely.errors import InvalidOptionError, MissingError, shown
+from spark_timely.errors import InvalidOptionError, MissingError, WaitTimeoutError, shown
 from spark_timely.log.store.storage import normal_path
 
 _STATUS: Final = "hydration"
@@ -113,7 +113,7 @@ def _run(options: argparse.Namespace, console: Console) -> bool:
         if console.json_mode:
             console.answer({"running": options.directory})
         else:
-            console.line(printable(f"instance {options.directory} runs; press Ctrl-C to end it"))
+            console.line(f"instance {options.directory} runs; press Ctrl-C to end it")
         console.flush()
         while not ended.wait(0.2):
             if instance.error is not None:
@@ -145,12 +145,20 @@ def _logs(options: argparse.Namespace, name: str) -> dict[str, str]:
 def _ask(verb: str, arguments: Mapping[str, object], options: argparse.Namespace, console: Console) -> bool:
     place = _place(options)
     place.check("ask", create=False)
-    Requests(place).ask(verb, arguments, timeout_s=options.timeout.seconds)
+    done = True
+    try:
+        Requests(place).ask(verb, arguments, timeout_s=options.timeout.seconds)
+    except WaitTimeoutError:
+        done = False  # it stays, and is no failure: it is done when a process runs the instance
     if console.json_mode:
-        console.answer({"done": verb, **arguments})
+        console.answer({"done" if done else "asked": verb, **arguments})
+    elif done:
+        console.line(f"{verb}: done")
     else:
-        console.line(printable(f"{verb}: done"))
-    return True
+        console.line(
+            f"{verb}: asked, not done yet: the process that runs the instance does it (spark-timely instance DIR run)"
+        )
+    return done
 
 
 def _create(options: argparse.Namespace, console: Console) -> bool:
@@ -250,7 +258,7 @@ def _why(options: argparse.Namespace, console: Console) -> bool:
         console.answer({"why": text.splitlines()})
     else:
         for line in text.splitlines():
-            console.line(printable(line))
+            console.line(line)
     return True
 
 

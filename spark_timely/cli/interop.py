@@ -399,7 +399,7 @@ def _print_imported(
             state += f"; {count_text(result.dead, 'record')} without a time set apart as dead letters"
         if result.stream in found:
             state += f"; read as Timely {result.timely}, the only version that its bytes fit"
-        console.line(printable(f"{result.name} \N{RIGHTWARDS ARROW} {result.stream}: {added}; {state}"))
+        console.line(f"{result.name} \N{RIGHTWARDS ARROW} {result.stream}: {added}; {state}")
     if any(dataclasses.replace(types, timely=result.timely).are_updates for result in results):
         console.line("records are updates (data, time, diff), each at its own time; --updates no: they are none")
     if log is None:
@@ -505,7 +505,7 @@ def _print_written(written: list[Exported], console: Console) -> bool:
         )
     first = written[0]
     words = ["--time", first.time, "--record", first.record, *first.options]
-    console.line(printable(f"types: {shlex.join(words)}"))
+    console.line(f"types: {shlex.join(words)}")
     return True
 
 

@@ -83,8 +83,8 @@ class Console:
                 out.reconfigure(errors="backslashreplace")
 
     def line(self, text: str = "") -> None:
-        """Write one line of text, without secrets."""
-        self.write(masked(text) + "\n")
+        """Write one line of text, without secrets, and with nothing that controls a terminal (invariant 3)."""
+        self.write(printable(masked(text)) + "\n")
 
     def write(self, text: str) -> None:
         """Write a text as it is.
@@ -165,7 +165,7 @@ class Console:
         rows = list(pairs)
         width = max((display_width(name) for name, _ in rows), default=0)
         for name, value in rows:
-            self.line(f"{pad(name, width)}  {printable(value)}".rstrip())
+            self.line(f"{pad(name, width)}  {value}".rstrip())
 
     def table(self, names: Sequence[str], rows: Iterable[Sequence[object]], *, as_is: bool = False) -> None:
         """Write a table at once. See `Table`."""

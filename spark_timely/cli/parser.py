@@ -10,7 +10,6 @@ Invariants
 from __future__ import annotations
 
 import argparse
-import copy
 import re
 import sys
 import textwrap
@@ -873,7 +872,7 @@ class _Help(argparse.HelpFormatter):
 class Parser(argparse.ArgumentParser):
     """A parser that raises instead of ending the process, so that the command line can be called from Python.
 
-    Where an option or a verb is unknown, the error's context has the short help under ``help``.
+    Where an option of a verb is unknown, the error's context has the verb's usage under ``usage``.
     """
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - as argparse takes them
@@ -885,11 +884,7 @@ class Parser(argparse.ArgumentParser):
         self._refuse(message)
 
     def _refuse(self, found: str, *, hint: str = "", unknown: bool = False) -> NoReturn:
-        context = {}
-        if unknown:
-            brief = copy.copy(self)
-            brief.description = brief.epilog = None
-            context["help"] = brief.format_help()
+        context = {"usage": self.format_usage()} if unknown and not self.verbs else {}
         msg = f"could not read the command line: {found}"
         raise InvalidUsageError(msg, hint=f"{hint}see `{self.prog} --help`", context=context)
 
@@ -928,7 +923,7 @@ class Parser(argparse.ArgumentParser):
         near = _nearest(str(value), action.choices)
         hint = f"did you mean {near}? " if near else ""
         if action.metavar == "VERB":
-            self._refuse(f"found no verb {shown(value)}", hint=hint, unknown=True)
+            self._refuse(f"found no verb {shown(value)}", hint=hint)
         named = "/".join(action.option_strings) or action.metavar or action.dest
         choices = ", ".join(map(str, action.choices))
         self._refuse(f"argument {named}: found {shown(value)}", hint=f"{hint}choose among {choices}; ")

@@ -46,7 +46,8 @@ def _at_once(options: argparse.Namespace, console: Console) -> bool | None:
         answer = not times or asked < times[0]
     if console.json_mode:
         told = [_text(type_, time, "seconds") for time in times]
-        console.answer({"frontier": told, "complete": not times, "answer": answer})
+        asked = options.passed is not None or options.complete
+        console.answer({"frontier": told, "complete": not times} | ({"answer": answer} if asked else {}))
     else:
         console.line("".join(str(_text(type_, time, "minutes")) for time in times) or "[] (complete)")
     return answer

@@ -564,7 +564,8 @@ def frontier(options: argparse.Namespace, console: Console) -> bool:
     elif options.complete:
         answer = found.is_empty
     if console.json_mode:
-        console.answer(frontier_facts(domain, found) | {"answer": answer})
+        asked = options.passed is not None or options.complete
+        console.answer(frontier_facts(domain, found) | ({"answer": answer} if asked else {}))
     else:
         console.line(frontier_text(domain, found))
     return answer
@@ -621,7 +622,7 @@ def _verify(options: argparse.Namespace, console: Console) -> bool:
         ]
     )
     for problem in report.problems:
-        console.line(printable(f"  {problem}"))
+        console.line(f"  {problem}")
     if not as_expected:
         console.line(f"the hash is not the expected one: {wanted}")
     return report.legal and as_expected
@@ -774,9 +775,9 @@ def _repair(options: argparse.Namespace, console: Console) -> bool:
         console.line("no entry and no checkpoint of the table's log is damaged")
     for step in report.steps if not console.json_mode else ():
         line = f"version {step.version} is {step.found}: {_REPAIRED[step.action]}; {step.says}"
-        console.line(printable(f"checkpoint of {line}" if step.action == "delete" else line))
+        console.line(f"checkpoint of {line}" if step.action == "delete" else line)
         for file in step.files:
-            console.line(printable(f"  {file}"))
+            console.line(f"  {file}")
     if report.steps and not report.applied and not console.json_mode:
         console.line("nothing was changed: stop who writes to the log, and give --yes to do it")
     return report.applied or not report.steps

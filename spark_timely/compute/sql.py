@@ -222,6 +222,7 @@ class _Planner:
     def __init__(self, text: str, names: Mapping[str, pa.Schema], others: Sequence[str] = ()) -> None:
         self._text, self._names = text, names
         self._readable = list(dict.fromkeys((*names, *others)))
+        self._words: set[str] = set()
 
     def whole(self) -> Node:
         """Return the plan of the text."""
@@ -240,6 +241,7 @@ class _Planner:
     def _read(self) -> exp.Expr:
         """Let sqlglot read the text, and look whether it has read all of it."""
         tokens = scanned(self._text, _ATTEMPT)
+        self._words = {token.word for token in tokens}
         statements = statements_of(tokens)
         if len(statements) != 1:
             self._refuse(f"{len(statements)} queries", "give one query")
@@ -451,6 +453,8 @@ class _Planner:
         """Return pairs of rows."""
         method, side, kind = (str(join.args.get(part) or "").upper() for part in ("method", "side", "kind"))
         said = " ".join(word for word in (method, side, kind, "JOIN") if word)
+        if kind == "CROSS" and "cross" not in self._words:
+            said = "a comma between tables"  # sqlglot makes a CROSS JOIN of it
         if method != "ASOF" or (side, kind) not in (
             ("", ""),
             ("", "INNER"),
@@ -633,8 +637,9 @@ class _Planner:
                 continue
             value, name = self._item(each)
             if type(value).__name__ == "Window":
+                self._window(value, relation)  # what no name would help
                 if name is None:
-                    self._refuse(f"{self._name_of(value)} without a name", "name it with AS")
+                    self._refuse(f"{self._name_of(value)} without a name", f"name it with AS; {_RANK}")
                 ranks.append((name, value))
                 items.append((name, _Column(name, "", "", gone="that is a row_number()")))
                 continue

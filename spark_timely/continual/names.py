@@ -9,7 +9,8 @@ Invariants
    or among the names that SELECT gave before. Where this module does not follow Spark's rules to their end, it knows
    fewer columns than Spark and refuses.
 2. A function without brackets wins over a column of the query around, and over a name that SELECT gave: only columns of
-   FROM win over it, and in HAVING and ORDER BY only what SELECT gives.
+   FROM win over it, and in HAVING and ORDER BY only what SELECT gives. There a variable wins over a column that is
+   neither grouped by nor in an aggregate.
 3. Every word of the text is a word of the grammar, or a name that was looked up: sqlglot makes texts of some names, as
    of the second one in ``trunc(day, unit)``.
 4. Names are read from the text, at the places that sqlglot gives.
@@ -115,6 +116,8 @@ class _Scope:
         Names that win over functions without brackets; None for the columns of `sources`.
     around : bool
         Whether queries in brackets see `sources`.
+    aggregated : tuple of (str, frozenset of str)
+        What aggregates see in place of `sources`, if anything.
     """
 
     sources: _Sources = ()
@@ -123,6 +126,7 @@ class _Scope:
     own: frozenset[str] = frozenset()
     firm: frozenset[str] | None = None
     around: bool = True
+    aggregated: _Sources = ()
 
     def has(self, parts: Sequence[str]) -> bool:
         """Tell whether a name is surely a column."""
@@ -299,9 +303,21 @@ class _Names:
             self._name(window.this)
             self._value([value for name, value in window.args.items() if name != "this"], scope, withs)
         after = _Scope(sources, (), names, firm=names, around=False)
+        whole = args.get("having") or any(item.find(exp.AggFunc) for item in tree.expressions)
+        if args.get("group") or whole:
+            after = replace(after, sources=self._grouped(tree, sources), aggregated=sources)
         self._value([args.get("having"), args.get("qualify")], after, withs)
-        self._tail(tree, replace(after, sources=() if args.get("distinct") else sources), withs)
+        self._tail(tree, replace(after, sources=(), aggregated=()) if args.get("distinct") else after, withs)
         return names
+
+    def _grouped(self, tree: exp.Expr, sources: _Sources) -> _Sources:
+        """Return the columns that a query groups by, as they are in its tables."""
+        from sqlglot import exp
+
+        group = tree.args.get("group")
+        plain = [each for each in (group.expressions if group else ()) if isinstance(each, exp.Column)]
+        by = self._names(plain)
+        return tuple((name, names & by) for name, names in sources)
 
     def _text(self, node: exp.Expr) -> str:
         """Return the name of a function as sqlglot knows it, in lower case."""
@@ -445,6 +461,9 @@ class _Names:
                 self._value(each, scope, withs)
         elif isinstance(node, exp.Column):
             self._column(node, scope)
+        elif isinstance(node, exp.AggFunc) and scope.aggregated:
+            inside = replace(scope, sources=scope.aggregated, aggregated=())
+            self._value(list(node.iter_expressions()), inside, withs)
         elif isinstance(node, exp.Query | exp.Values):
             self._query(node, scope.sources if scope.around else (), withs)
         elif isinstance(node, exp.Lambda):

@@ -210,7 +210,7 @@ def test_names_that_are_accepted_are_columns_in_every_session(dirty: SparkSessio
     wrong: list[str] = []
     seed = random.SystemRandom().randrange(1 << 30) if long_lane() else 45
     rng = random.Random(seed)
-    for _ in range(6000 if long_lane() else int(__import__("os").environ.get("N", 150))):
+    for _ in range(6000 if long_lane() else 80):
         text = Draw(rng).text()
         query, refused = read(text)
         assert query is not None or refused.startswith("could not ask: found "), text

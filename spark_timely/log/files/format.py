@@ -14,6 +14,7 @@ Invariants
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from collections.abc import Iterable
@@ -33,6 +34,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.arguments import check_schema
 from spark_timely.time.domain import TimeDomain
+from spark_timely.time.text import parse_day, parse_moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -447,6 +449,9 @@ class LogFormat:
                 domain = TimeDomain(domain.types, domain.parse_time(minimum))
             except InvalidUsageError as error:
                 msg = f"could not describe a log: found minimum={shown(minimum)}"
+                if others := _types_of(minimum, domain):
+                    msg += f" and times={shown(types[0] if len(types) == 1 else types)}"
+                    raise InvalidUsageError(msg, hint=f"say times={others}") from error
                 raise InvalidUsageError(msg, hint=error.hint) from error
         fields = [pa.field(f.name, canonical_type(f.type, f.name), f.nullable) for f in schema]
         form = cls(domain, kind, pa.schema(fields))
@@ -778,3 +783,22 @@ def _unreadable_facts(path: str, found: object) -> LogFormatError:
         hint=f"restore the metadata {METADATA_KEY!r} of column '_event'",
         context={"path": path},
     )
+
+
+def _types_of(minimum: object, domain: TimeDomain) -> str:
+    """Return the types of times that a minimum is of, where the domain's are others; nothing if they do not help."""
+    values = minimum if isinstance(minimum, list | tuple) else (minimum,)
+    if len(values) != domain.arity:
+        return ""
+    found = []
+    for kind, value in zip(domain.types, values, strict=True):  # one turn per coordinate
+        if parse_day(value) is not None:
+            found.append(kind.value if kind.value in ("date", "timestamp") else "date")
+        else:
+            moment = isinstance(value, dt.datetime) or parse_moment(value) is not None
+            found.append("timestamp" if moment else kind.value)
+    if found == [kind.value for kind in domain.types]:
+        return ""
+    naive = any(isinstance(value, dt.datetime) and value.tzinfo is None for value in values)
+    zone = ", and give the moment its zone: datetime(…, tzinfo=UTC)" if naive else ""
+    return f'"{found[0]}"{zone}' if len(found) == 1 else f"{found}{zone}"

@@ -123,16 +123,11 @@ def test_lists_of_a_help_are_wrapped_below_their_words() -> None:
 @pytest.mark.parametrize(
     ("arguments", "found", "hint", "usage"),
     [
-        (["fronteir", "x"], "found no verb 'fronteir'", "did you mean frontier? ", "usage: spark-timely [-h]"),
-        (["qqq"], "found no verb 'qqq'", "see `spark-timely --help`", "usage: spark-timely [-h]"),
-        (["help", "stat"], "found no verb 'stat'", "did you mean stats? ", "usage: spark-timely help "),
-        (["--verison"], "arguments: --verison", "did you mean --version? ", "usage: spark-timely [-h]"),
-        (
-            ["--storage", "k=v", "stats", "x"],
-            ": --storage",
-            "write --storage behind the verb; ",
-            "usage: spark-timely [-h]",
-        ),
+        (["fronteir", "x"], "found no verb 'fronteir'", "did you mean frontier? ", ""),
+        (["qqq"], "found no verb 'qqq'", "see `spark-timely --help`", ""),
+        (["help", "stat"], "found no verb 'stat'", "did you mean stats? ", ""),
+        (["--verison"], "arguments: --verison", "did you mean --version? ", ""),
+        (["--storage", "k=v", "stats", "x"], ": --storage", "write --storage behind the verb; ", ""),
         (["stats", "x", "--jsn"], "arguments: --jsn", "did you mean --json? ", "usage: spark-timely stats "),
         (["close", "x", "--dry"], "arguments: --dry", "did you mean --dry-run? ", "usage: spark-timely close "),
         (["head", "x", "--row=5"], "arguments: --row", "did you mean --rows? ", "usage: spark-timely head "),
@@ -141,19 +136,32 @@ def test_lists_of_a_help_are_wrapped_below_their_words() -> None:
         (["wait", "x", "--tme", "5"], "arguments: --tme", "did you mean --time? ", "usage: spark-timely wait "),
     ],
 )
-def test_mistyped_word_gets_a_guess_and_the_short_help(
+def test_mistyped_word_gets_a_guess_and_the_usage(
     run: Run, arguments: list[str], found: str, hint: str, usage: str
 ) -> None:
     code, out, err = run(*arguments)
-    first, blank, *help_ = err.splitlines()
-    assert (code, out, blank) == (2, "", "")
+    first, *more = err.splitlines()
+    assert (code, out) == (2, "")
     assert found in first
     assert hint in first.partition(" — hint: ")[2]
-    assert help_[0].startswith(usage)
-    assert "exit codes:" not in err
+    # Of all verbs nothing is shown: the error would scroll away.
+    assert more == [] if not usage else (more[0] == "" and more[1].startswith(usage))
+    assert len(more) < 10
     code, out, err = run(*arguments, "--json")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert json.loads(err)["error"] == "InvalidUsageError"
+
+
+def test_command_without_a_word_prints_the_help(run: Run) -> None:
+    assert run() == run("--help")
+    assert run()[0] == 0
+
+
+@pytest.mark.parametrize("more", [[], ["--at", "0"]])
+def test_frontier_answers_what_was_asked(run: Run, log: Log, more: list[str]) -> None:
+    for asked, answer in (([], None), (["--passed", "1"], True), (["--passed", "2"], False), (["--complete"], False)):
+        code, out, _ = run("frontier", log.path, "--json", *asked, *(more if not asked else []))
+        assert (code, json.loads(out).get("answer")) == (0 if answer in (None, True) else 1, answer)
 
 
 def test_mistyped_choice_gets_a_guess(run: Run) -> None:
@@ -174,7 +182,7 @@ def test_values_may_look_like_options(run: Run, log_path: str) -> None:
 def test_json_may_be_on_either_side_of_the_verb(run: Run, log: Log, *, json_first: bool) -> None:
     words = ["--json", "frontier", log.path] if json_first else ["frontier", log.path, "--json"]
     code, out, err = run(*words)
-    assert (code, json.loads(out), err) == (0, {"frontier": [2], "complete": False, "answer": True}, "")
+    assert (code, json.loads(out), err) == (0, {"frontier": [2], "complete": False}, "")
     code, out, err = run(*(word.replace(log.path, "/nowhere") for word in words))
     assert (code, out, json.loads(err)["error"]) == (3, "", "LogMissingError")
 

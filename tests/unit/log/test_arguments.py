@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,15 @@ OPENING: dict[str, tuple[dict[str, Any], str]] = {
     "a number for the times": ({"times": 5}, "found times=5 — hint: give the type of each time coordinate"),
     "a number among the times": ({"times": ["long", 5]}, "found types=('long', 5) — hint: choose among the types"),
     "no kind": ({"kind": None}, "found kind=None — hint: give kind='stream'"),
+    "a moment for the minimum of numbers": (
+        {"minimum": (dt.datetime(2020, 1, 1),)},
+        "and times='long' — hint: say times=\"timestamp\", and give the moment its zone",
+    ),
+    "a day for the minimum of numbers": ({"minimum": "2020-01-01"}, "and times='long' — hint: say times=\"date\""),
+    "a moment for a day": (
+        {"minimum": (dt.datetime(2020, 1, 1, tzinfo=dt.UTC),), "times": "date"},
+        "and times='date' — hint: say times=\"timestamp\"",
+    ),
     "a fraction for the minimum": ({"minimum": 0.5}, "found minimum=0.5 — hint: give a whole number"),
     "true for the streams": ({"streams": True}, "found streams=True — hint: give a number of streams"),
     "a clock that is none": ({"clock": 5}, "found clock=5 — hint: give a function that returns seconds"),
