@@ -226,6 +226,11 @@ class TimelyError(Exception):
         self.args = (self.message,)
         self.context.update({name: masked_value(value) for name, value in values.items()})
 
+    def rename(self, found: str, name: str) -> None:
+        """Give something in the message the name that the reader knows; for a caller that knows both."""
+        self.message = self.message.replace(found, name)
+        self.args = (self.message,)
+
     def __str__(self) -> str:
         """Render condition, message and hint on one line."""
         text = f"[{self.condition}] {self.message}"

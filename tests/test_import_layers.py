@@ -58,9 +58,11 @@ THIRD_PARTY = {
     "shtab": ("spark_timely.cli",),
     "tqdm": ("spark_timely.cli",),
     "sqlglot": (
+        "spark_timely.scanner",
         "spark_timely.predicate",
         "spark_timely.compute.sql",
         "spark_timely.continual.body",
+        "spark_timely.continual.names",
         "spark_timely.continual.skeleton",
     ),
 }

@@ -661,7 +661,7 @@ class Instance:
         if error is None:
             response = PeekResponse(peek.id, "rows", answer.rows, traceparent=peek.traceparent)
         else:
-            response = PeekResponse(peek.id, "error", error=error, traceparent=peek.traceparent)
+            response = PeekResponse(peek.id, "error", error=error, traceparent=peek.traceparent, cause=answer.cause)
         self._outbox.append(response)
 
     def _tell_operator(self, fact: OperatorHydrated) -> None:

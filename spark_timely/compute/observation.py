@@ -12,7 +12,7 @@ Invariants
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from spark_timely.time.antichain import Antichain
@@ -92,12 +92,13 @@ class CopyToDone:
 
 @dataclass(frozen=True, slots=True)
 class PeekAnswer:
-    """A peek has an answer: rows, handed through, with their size in bytes; or an error."""
+    """A peek has an answer: rows, handed through, with their size in bytes; or an error, with what was raised."""
 
     id: str
     rows: object = None
     n_bytes: int = 0
     error: str | None = None
+    cause: object = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

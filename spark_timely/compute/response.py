@@ -27,7 +27,7 @@ Stages
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from spark_timely.time.antichain import Antichain
@@ -71,6 +71,8 @@ class PeekResponse:
     error : str or None
     traceparent : str or None
         As it came with the peek.
+    cause : object
+        What was raised, handed through, where that is known.
     """
 
     id: str
@@ -78,6 +80,7 @@ class PeekResponse:
     rows: object = None
     error: str | None = None
     traceparent: str | None = None
+    cause: object = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

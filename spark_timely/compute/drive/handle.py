@@ -752,11 +752,13 @@ class Handle:
         InvalidOptionError
             If something else is asked.
         InvalidUsageError, SchemaMismatchError
-            If the keys are none of the collection's columns.
+            If the keys are none of the collection's columns, or what is asked is refused as by `spark_timely.peek`.
         MissingError
             If there is no such collection.
+        TimelyError
+            If the answer is an error of the library.
         OperatorError
-            If the answer is an error.
+            If it is another one.
         CanceledError, WaitTimeoutError
             If it was canceled; if there is no answer in time, and it is canceled then.
         """
@@ -784,6 +786,8 @@ class Handle:
         if answer.outcome == "canceled":
             msg = f"could not peek {target!r}: found that it was canceled"
             raise CanceledError(msg, hint="peek again")
+        if isinstance(answer.cause, TimelyError):
+            raise answer.cause
         if answer.outcome == "error" or not isinstance(answer.rows, pa.Table):
             raise OperatorError(str(answer.error), hint="see the error")
         return answer.rows

@@ -23,7 +23,7 @@ from spark_timely.answers.peek import peek
 from spark_timely.compute.drive.context import Context, written
 from spark_timely.compute.drive.resuming import own_log
 from spark_timely.compute.observation import AnswerLatency, PeekAnswer
-from spark_timely.errors import DataLossError, NotBeyondError, WaitTimeoutError, described, shown
+from spark_timely.errors import DataLossError, NotBeyondError, TimelyError, WaitTimeoutError, described, shown
 from spark_timely.log.log import MemoryLog
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Peeks:
             context.wake.set()
             return
         except Exception as error:  # noqa: BLE001 - it is the answer (invariant 1)
-            answer = PeekAnswer(asked.id, error=described(error))
+            answer = PeekAnswer(asked.id, error=described(error), cause=self._named(error, asked))
         else:
             size = int(row_sizes(rows.drop_columns(["_diff"])).sum()) if rows.num_rows else 0
             answer = PeekAnswer(asked.id, rows=rows, n_bytes=size)
@@ -152,6 +152,13 @@ class Peeks:
             if asked.collection is not None and context.instance.has(asked.collection):
                 context.instance.tell(AnswerLatency(asked.target, context.now() - began))
         context.wake.set()
+
+    def _named(self, error: Exception, asked: Peek) -> Exception:
+        """Return an error with the collection in the place of its log, whose path nobody has asked for."""
+        path = self._paths.get(asked.id)
+        if isinstance(error, TimelyError) and asked.collection is not None and path is not None:
+            error.rename(f"log {path!r}", repr(asked.collection))
+        return error
 
     def _rows_of(self, asked: Peek) -> pa.Table:
         context = self._context

@@ -34,6 +34,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
+from spark_timely import errors
 from spark_timely.errors import (
     DataLossError,
     InvalidUsageError,
@@ -141,8 +142,8 @@ class Requests:
 
         Raises
         ------
-        OperatorError
-            If it was refused.
+        TimelyError
+            If it was refused: of the class that was raised there, `OperatorError` if it is none of the library's.
         WaitTimeoutError
             If nobody answered. The request stays, for the process that maintains the instance next.
         """
@@ -173,7 +174,7 @@ class Requests:
             self._storage.delete(f"{name}{end}")
         error = json.loads(found[0]).get("error")
         if error is not None:
-            raise OperatorError(str(error["message"]), hint=error["hint"] or "nothing was changed")
+            raise _raised(error)
 
     def take(self, handle: Taker) -> int:
         """Do what was asked and is not answered yet; return how many requests that were."""
@@ -205,7 +206,7 @@ class Requests:
                     if tries < _MOST_TRIES:
                         taken += 1
                         continue  # it may pass
-                    error = {"message": described(failure), "hint": getattr(failure, "hint", None)}
+                    error = _said(failure)
                 if error is not None and not handle.may_write():
                     return 0  # that is why; the process that writes does it
                 self._failed.pop(name, None)
@@ -285,13 +286,11 @@ class Requests:
             if verb == "allow_compaction":
                 handle.write_down()  # answered, nobody says it again
         except (DataLossError, LogDamagedError) as error:
-            return {"message": error.message, "hint": error.hint}
+            return _said(error)
         except (StorageError, OSError):
             raise  # it may pass: the request is taken up once more
-        except TimelyError as error:
-            return {"message": error.message, "hint": error.hint}
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-            return {"message": described(error), "hint": None}
+            return _said(error)
         return None
 
     def _was_done(self, name: str, found: str | None) -> bool:
@@ -325,3 +324,15 @@ def _found(handle: Taker, verb: str, arguments: Mapping[str, object]) -> str | N
     if verb == "remove":
         return handle.state_of_folder(str(arguments["id"]))
     return handle.description_of(str(arguments["id"]))
+
+
+def _said(error: Exception) -> dict[str, str | None]:
+    """Return an error as an answer has it."""
+    return {"kind": type(error).__name__, "message": described(error), "hint": getattr(error, "hint", None)}
+
+
+def _raised(said: Mapping[str, str | None]) -> TimelyError:
+    """Return the error that an answer has; one without a class is of an earlier version."""
+    kind = getattr(errors, str(said.get("kind")), None)
+    found = kind if isinstance(kind, type) and issubclass(kind, TimelyError) else OperatorError
+    return found(str(said["message"]), hint=said["hint"] or "nothing was changed")

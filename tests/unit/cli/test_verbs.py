@@ -400,7 +400,7 @@ def test_every_verb_works_on_an_empty_log(run: Run, log_path: str, verb: str, mo
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        ([], 2, "VERB"),
+        (["--json"], 2, "VERB"),
         (["stats"], 2, "LOG"),
         (["stats", "LOG", "LOG"], 2, "more words than the verb takes"),
         (["head", "LOG", "-n", "x"], 2, "whole number"),

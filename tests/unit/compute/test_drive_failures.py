@@ -15,7 +15,7 @@ import pytest
 from spark_timely.compute.command import Export
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.dataflow.engine import outputs
-from spark_timely.errors import OperatorError, SinceViolationError
+from spark_timely.errors import DataLossError, OperatorError, SinceViolationError
 from spark_timely.log.log import Log, create_log, open_log
 from tests.faults.harness import long_lane
 from tests.unit.compute.instances import TOTALS, append, handle, orders, rows, tasks, working
@@ -163,7 +163,7 @@ def test_log_of_another_writer_at_a_path_is_no_answer(tmp_path: Path, log: Log) 
         other = orders(tmp_path / "other", (1, 1, 9, 90), upper=9)
         shutil.rmtree(path)
         shutil.copytree(other.path, path)
-        with pytest.raises(OperatorError, match="has not written"):
+        with pytest.raises(DataLossError, match="has not written"):
             instance.peek("out", at=3)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import spark_timely as st
 from spark_timely.compute.command import CreateDataflow, Dataflow, Export, Import, Schedule
 from spark_timely.compute.drive.handle import Batches, Handle
 from spark_timely.compute.drive.place import details_of
@@ -20,7 +21,7 @@ from spark_timely.errors import (
     InvalidOptionError,
     InvalidUsageError,
     MissingError,
-    OperatorError,
+    ResultTooLargeError,
     SchemaMismatchError,
     TimelyError,
 )
@@ -332,7 +333,7 @@ def test_keys_of_what_is_not_written_yet_are_waited_with(
         append(log, (5, 1, 1, 2), upper=6)
         for each in asking:
             each.join(60)
-        assert sorted(found, key=str) == [OperatorError, [(1, 3, 42, 1)]]
+        assert sorted(found, key=str) == [SchemaMismatchError, [(1, 3, 42, 1)]]
 
 
 def test_peek_finds_a_log_by_a_relative_path(tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,8 +366,28 @@ def test_peek_refuses_what_it_does_not_know(tmp_path: Path, log: Log) -> None:
         asked: dict[str, Any] = {"where": "v < 30", "order_by": [("v", "desc")], "limit": 1, "offset": 1, "select": "v"}
         more: dict[str, Any] = {"max_bytes": 1000, "scan_limit": 100_000, "forgotten": False}
         assert rows(instance.peek(log.path, **asked, **more)) == [(10, 1)]
-        with pytest.raises(OperatorError):
+        with pytest.raises(ResultTooLargeError):
             instance.peek(log.path, max_bytes=1)
+
+
+def test_errors_of_a_peek_keep_class_hint_and_name(tmp_path: Path, log: Log) -> None:
+    with run(tmp_path) as instance:
+        instance.index("totals", TOTALS, imports={"orders": log.path})
+        instance.await_frontier("totals", 3)
+        for asked, other in (("totals", "'totals'"), (log.path, f"log {log.path!r}")):
+            for wrong in (
+                {"select": "nonesuch"},
+                {"where": "nonesuch > 1"},
+                {"where": "k >"},
+                {"order_by": "nonesuch"},
+            ):
+                with pytest.raises(InvalidUsageError) as caught:
+                    instance.peek(asked, **wrong)
+                with pytest.raises(InvalidUsageError) as alone:
+                    st.peek(log.path, **wrong)
+                assert type(caught.value) is type(alone.value)
+                assert (caught.value.hint or "")[:20] == (alone.value.hint or "")[:20]
+                assert caught.value.message.startswith(f"could not peek {other}: found "), caught.value.message
 
 
 # Relative paths ----------------------------------------------------------------------------------

@@ -383,7 +383,7 @@ def test_a_text_with_very_many_brackets_is_not_extended() -> None:
     body = parse("SELECT n FROM i")
     statement = body.statements[0]
     deep = type(statement)(
-        statement.kind, "", None, statement.reads, f"SELECT {'(' * 2000}n{')' * 2000} FROM i", statement.places, ()
+        statement.kind, "", None, statement.reads, f"SELECT {'(' * 2000}n{')' * 2000} FROM i", statement.places, (), ()
     )
     found = many_times(SqlBody((deep,), (), ""), inputs=INPUTS)
     assert found == "a text with too many brackets is not batched"
