@@ -20,6 +20,7 @@ from . import (
     dataflow_cases,
     exchange_cases,
     flat_cases,
+    graph_cases,
     history_cases,
     latency_cases,
     memory_cases,
@@ -58,6 +59,7 @@ def main() -> int:
     cases += answer_cases.run(scratch, wanted, given.rows)
     cases += exchange_cases.run(scratch, wanted)
     cases += flat_cases.run(scratch, wanted)
+    cases += graph_cases.run(scratch, wanted)
     cases += cli_cases.run(scratch, wanted)
     cases += history_cases.run(scratch, wanted)
     cases += memory_cases.run(scratch, wanted)

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.dataflow.fingerprint import expression_text
+from spark_timely.time.domain import TimeDomain
 
 if TYPE_CHECKING:
     from spark_timely.dataflow.views import View
@@ -29,7 +30,7 @@ __all__ = ["equality_key"]
 
 # Of a view: its name is for people, its inputs are compared as objects, and the rest follows from these.
 _NOT_COMPARED: Final = frozenset({"name", "inputs", "updates", "rowwise"})
-_PLAIN: Final = (str, bytes, int, float, bool, type(None), type)
+_PLAIN: Final = (str, bytes, int, float, bool, type(None), type, TimeDomain)
 
 
 class _Object:

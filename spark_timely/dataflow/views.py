@@ -30,7 +30,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -81,6 +81,7 @@ __all__ = [
     "check_mapped",
     "check_notified",
     "function_name",
+    "joined",
     "leaves_of",
     "ordered",
     "steps_of",
@@ -90,6 +91,10 @@ __all__ = [
 ]
 
 Names = tuple[str, ...]
+
+# Rows that are copied at once; pieces of more rows that are left as they are.
+_FEW_ROWS: Final = 4_096
+_FEW_PIECES: Final = 16
 
 DIFF = "_diff"
 """Column of updates: how often a row is added, or taken away where it is negative."""
@@ -259,6 +264,7 @@ class View(ABC):
         wanted: Names | None = None,
         *,
         watch: Watch | None = None,
+        look: Look | None = None,
         in_parts: bool = False,
         given: tuple[View, pa.Table] | None = None,
         before: Before | None = None,
@@ -275,6 +281,8 @@ class View(ABC):
             Payload columns; all unless given.
         watch : callable, optional
             Is shown what each operator gave.
+        look : callable, optional
+            Is shown what each operator gets, before; it may refuse that.
         in_parts : bool
             Whether operators that go row by row get their rows in two parts: it must make no difference.
         given : (View, pyarrow.Table), optional
@@ -306,10 +314,12 @@ class View(ABC):
                 table = shared(view, low, high, columns)
             else:
                 rows = [tables[source] for source in sources]
+                if look is not None:
+                    look(view, rows)
                 half = rows[0].num_rows // 2 if in_parts and len(rows) == 1 and view.own_rowwise else 0
                 cuts = [[rows[0].slice(0, half)], [rows[0].slice(half)]] if half else [rows]
                 parts = [view._guarded(cut, low, high, columns, before) for cut in cuts]
-                table = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+                table = parts[0] if len(parts) == 1 else joined(parts)
             if watch is not None:
                 watch(step, table)
             tables[step] = table
@@ -396,6 +406,8 @@ Step = tuple[View, Antichain, Antichain, Names]
 """A view at a range of times, and the columns that are wanted of it."""
 
 Watch = Callable[[Step, pa.Table], None]
+
+Look = Callable[[View, Sequence[pa.Table]], None]
 
 
 def ordered(view: View) -> list[View]:
@@ -538,6 +550,37 @@ def unpacked(found: Packed) -> list[View]:
     for view, sources in flat:  # one turn per operator
         made.append(replace(view, inputs=tuple(made[source] for source in sources)) if sources else view)
     return [made[place] for place in wanted]
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Put tables of one schema behind each other, in few pieces.
+
+    Arrow leaves pieces as they are, and each operator works piece by piece: of a stream that is parted and put together
+    k times there would be as many as two to the power of k, nearly all of them empty. So small neighbours become one,
+    until each is at least twice as large as what follows it: a row is copied as often as its piece doubles.
+
+    Examples
+    --------
+    >>> rows = pa.table({"n": range(1000)})
+    >>> [joined([rows] * n).column("n").num_chunks for n in (4, 10, 100)]
+    [1, 10, 3]
+    """
+    whole = pa.concat_tables(tables)
+    pieces = whole.column(0).num_chunks if whole.num_columns else 0
+    if pieces > 1 and whole.num_rows <= _FEW_ROWS:
+        return whole.combine_chunks()
+    if pieces <= _FEW_PIECES:
+        return whole
+    groups: list[tuple[int, list[pa.RecordBatch]]] = []
+    for batch in whole.to_batches():  # one turn per piece
+        rows, batches = batch.num_rows, [batch]
+        while groups and groups[-1][0] < 2 * rows:
+            before, others = groups.pop()
+            rows, batches = before + rows, others + batches
+        if rows:
+            groups.append((rows, batches))
+    parts = [pa.Table.from_batches(batches, whole.schema).combine_chunks() for _, batches in groups]
+    return pa.concat_tables([*parts, whole.schema.empty_table()][: max(len(parts), 1)])
 
 
 def with_times(times: pa.Table, payload: pa.Table) -> pa.Table:
@@ -812,7 +855,7 @@ class Concat(View):
         names = self._times(wanted)
         schema = self.empty().schema
         parts = [table.select(names).cast(pa.schema([schema.field(name) for name in names])) for table in tables]
-        return pa.concat_tables(parts)
+        return joined(parts)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

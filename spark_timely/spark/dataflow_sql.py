@@ -12,6 +12,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
@@ -113,13 +114,13 @@ def _run(
     run = _Frames(spark, task, storage_options, n_tasks)
     for step, sources in steps_of(view, task.lower, task.upper, names).items():  # one turn per operator and range
         frames[step] = run.frame(step, [frames[source] for source in sources])
-    schema = _schema(view, names)
+    schema, name = _schema(view, names), view.name
 
     def write(batches: Batches) -> Batches:
         settle_worker()
         rows = _table(batches, schema)
         counts = Counts()
-        counts.add({view.name: (rows.num_rows, rows.nbytes)})
+        counts.add({name: (rows.num_rows, rows.nbytes)})
         result = write_result(task, output, lambda: rows, counts)
         yield pa.RecordBatch.from_pylist([{"result": pickle.dumps(result)}])
 
@@ -188,6 +189,7 @@ class _Frames:
         view, lo, hi, wanted = step
         (names,) = view.needs(wanted)
         given, made = _schema(view.inputs[0], names), _schema(view, wanted)
+        view = replace(view, inputs=())  # it goes to the workers, and what is below it not
 
         def work(batches: Batches) -> Batches:
             settle_worker()
@@ -203,6 +205,7 @@ class _Frames:
         times = list(view.domain.columns)
         given = [_schema(source, names) for source, names in zip(view.inputs, view.needs(wanted), strict=True)]
         made = _schema(view, wanted)
+        view = replace(view, inputs=())
 
         def call(tables: Sequence[pa.Table]) -> pa.Table:
             rows = [_table(table.to_batches(), schema) for table, schema in zip(tables, given, strict=True)]

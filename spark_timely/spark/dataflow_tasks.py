@@ -18,7 +18,6 @@ import itertools
 import logging
 import pickle
 import time as monotonic
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from operator import itemgetter
@@ -32,7 +31,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from spark_timely.dataflow.engine.shuffle import shuffle_read, shuffle_write
 from spark_timely.dataflow.engine.tasks import OutputPlan, ReadRange, Share, Task, TaskResult, run_task
 from spark_timely.dataflow.history.ranges import KeySet
-from spark_timely.dataflow.views import Concat, Join, Names, Replay, View, calls_functions, ordered
+from spark_timely.dataflow.views import Join, Names, Replay, View, calls_functions
 from spark_timely.datasource.catalog import Catalog, FileView
 from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split
 from spark_timely.datasource.reader import read_split
@@ -113,7 +112,7 @@ def run_one(
     room : Room, optional
         How much it may hold in memory; as much as it needs unless given.
     """
-    return run_task(task, output, reader_of(storage_options, room))
+    return run_task(task, output, reader_of(storage_options, room), look=None if room is None else room.look)
 
 
 class RoomError(Exception):
@@ -123,42 +122,30 @@ class RoomError(Exception):
 class Room:
     """How much a task may hold in memory in the process that plans it: 64 MiB of rows read, a million rows of a view.
 
-    The rows of a view are those that there can be at most: of a join each row with each. Aggregates, filters and
-    delays make no more rows than they get, so that with rows of usual width a task holds some hundred megabytes at
-    most. Rows are read in batches of 100,000, and the bound is looked at after each.
-
-    Parameters
-    ----------
-    view : View
-        That the task computes.
+    What is read is looked at after each batch of 100,000 rows, and what an operator gets before it works: of a join
+    there may be each row with each. Aggregates, filters and delays make no more rows than they get, so that with rows
+    of usual width a task holds some hundred megabytes at most.
     """
 
-    def __init__(self, view: View) -> None:
-        self._views = ordered(view)
-        self._rows: Counter[View] = Counter()
+    def __init__(self) -> None:
+        self._rows = 0
         self._size = 0
 
-    def take(self, leaf: Replay, rows: pa.RecordBatch) -> None:
+    def take(self, rows: pa.RecordBatch) -> None:
         """Take room for rows of a log; raise `RoomError` if there is none left."""
-        self._rows[leaf] += rows.num_rows
+        self._rows += rows.num_rows
         self._size += rows.nbytes
-        most = self.most_rows()
-        if self._size > _ROOM_BYTES or most > _ROOM_ROWS:
-            msg = f"{self._size} bytes were read, which may become {most} rows"
+        if self._size > _ROOM_BYTES or self._rows > _ROOM_ROWS:
+            msg = f"{self._rows} rows of {self._size} bytes were read"
             raise RoomError(msg)
 
-    def most_rows(self) -> int:
-        """Return how many rows any of the views may have, of what was read so far."""
-        rows: dict[View, int] = {}
-        for view in self._views:  # one turn per operator
-            below = [rows[source] for source in view.inputs]
-            if isinstance(view, Join):
-                rows[view] = below[0] * (below[1] + 1)
-            elif isinstance(view, Concat):
-                rows[view] = sum(below)
-            else:
-                rows[view] = max(below, default=self._rows[view])
-        return max(rows.values())
+    def look(self, view: View, tables: Sequence[pa.Table]) -> None:
+        """Raise `RoomError` where an operator might make too many rows of what it gets."""
+        rows = [table.num_rows for table in tables]
+        most = rows[0] * (rows[1] + 1) if isinstance(view, Join) else sum(rows)
+        if most > _ROOM_ROWS:
+            msg = f"operator {view.name!r} might make {most} rows"
+            raise RoomError(msg)
 
 
 def reader_of(storage_options: StorageOptions, room: Room | None = None, /) -> ReadRange:
@@ -197,7 +184,7 @@ def reader_of(storage_options: StorageOptions, room: Room | None = None, /) -> R
                 kept = batch if keep is None else keep.of(batch)
                 if room is not None:
                     with lock:
-                        room.take(leaf, kept)
+                        room.take(kept)
                 batches.append(kept)
             return batches
 
@@ -275,9 +262,7 @@ class SparkTasks:
             self._here_since = self._now()
         with ThreadPoolExecutor(_DRIVER_THREADS) as threads:
             futures = [
-                threads.submit(
-                    run_one, task, outputs[task.output], self._storage_options, room=Room(outputs[task.output].view)
-                )
+                threads.submit(run_one, task, outputs[task.output], self._storage_options, room=Room())
                 for task in tasks
             ]
             wait(futures, return_when=FIRST_EXCEPTION)

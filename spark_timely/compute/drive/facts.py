@@ -132,46 +132,54 @@ class Facts:
         """Say what a collection waits for, from it to the first cause."""
         with self._context.lock:
             lines: list[str] = []
-            self._why(id_, lines, set())
+            seen: set[str] = set()
+            waiting: list[tuple[str, str]] = [("", id_)]
+            while waiting:  # one turn per collection and import
+                line, export = waiting.pop()
+                if line:
+                    lines.append(line)
+                if export and export not in seen:
+                    seen.add(export)
+                    waiting += reversed(self._why(export))
             return "\n".join(lines)
 
-    def _why(self, id_: str, lines: list[str], seen: set[str]) -> None:
-        """Add the lines of a collection, and of the import that is behind."""
-        if id_ in seen:
-            return
-        seen.add(id_)
+    def _why(self, id_: str) -> list[tuple[str, str]]:
+        """Return the lines of a collection, each with the import that is behind."""
         instance = self._context.instance
         view = instance.collection(id_)
         domain = self.domain_of(id_)
         upper = domain.minimum_frontier if view.upper is None else view.upper
-        lines.append(f"{id_}: upper={domain.render_frontier(upper)}, as_of={domain.render_frontier(view.as_of)}")
+        as_of = domain.render_frontier(view.as_of)
+        lines = [(f"{id_}: upper={domain.render_frontier(upper)}, as_of={as_of}", "")]
         text = self._context.errors.get(view.run)
-        if text:
-            lines.append(f"{id_}: it has failed: {text}")
-            return
         running = instance.run(view.run)
+        hosted = self._hosted.get(view.run)
+        if text:
+            return [*lines, (f"{id_}: it has failed: {text}", "")]
         if running is None:
-            return
+            return lines
         if not running.started:
             others = instance.working()
-            if others:
-                lines.append(f"{id_}: it waits for its turn to hydrate, after {', '.join(others[:8])}")
-            else:
-                lines.append(f"{id_}: it waits to be scheduled, or for its turn to hydrate")
-            return
-        hosted = self._hosted.get(view.run)
+            after = f"its turn to hydrate, after {', '.join(others[:8])}"
+            return [
+                *lines,
+                (
+                    f"{id_}: it waits " + (f"for {after}" if others else "to be scheduled, or for its turn to hydrate"),
+                    "",
+                ),
+            ]
         if hosted is None:
-            lines.append(f"{id_}: it is about to begin")
-            return
+            return [*lines, (f"{id_}: it is about to begin", "")]
         # Before its as_of is complete it gives nothing.
         behind = hosted.behind(upper.join(view.as_of))
         if not behind:
-            lines.append(f"{id_}: it has work to do")
+            lines.append((f"{id_}: it has work to do", ""))
         for name, frontier in behind.items():  # one turn per import
             source = next(each for each in hosted.dataflow.imports if each.name == name)
             at = domain.render_frontier(frontier)
             if source.export is not None:
-                lines.append(f"{id_}: import {name!r} is at {at}")
-                self._why(source.export, lines, seen)
+                lines.append((f"{id_}: import {name!r} is at {at}", source.export))
             else:
-                lines.append(f"{id_}: import {name!r} is at {at}: nothing more is complete in log {source.path!r}")
+                said = f"nothing more is complete in log {source.path!r}"
+                lines.append((f"{id_}: import {name!r} is at {at}: {said}", ""))
+        return lines

@@ -257,21 +257,31 @@ def _with_gap(
     a collection. A log that a dataflow or a query wrote, or a dataflow will write, from one that had forgotten has no
     more than that one.
     """
-    dimensions = dimensions_of(sink.view)
-    for leaf in leaves_of(sink.view):  # one turn per log
-        if events and leaf.updates and leaf not in dimensions:
+    waiting = _asked(sink, events=events)
+    seen: set[tuple[Replay, bool]] = set()
+    while waiting:  # one turn per log
+        leaf, of_events = waiting.pop()
+        if (leaf, of_events) in seen:
             continue
+        seen.add((leaf, of_events))
         log = logs[leaf.path]
         begins = beginning(log)
         if begins is not None:
             return leaf, begins
         own = written.get(leaf.path)
-        if own is None or _has_begun(own, log.stream(own.stream)):
-            continue
-        found = _with_gap(own, written, logs, events=events and not leaf.updates)
-        if found is not None:
-            return found
+        if own is not None and not _has_begun(own, log.stream(own.stream)):
+            waiting += _asked(own, events=of_events)
     return None
+
+
+def _asked(sink: Sink, *, events: bool) -> list[tuple[Replay, bool]]:
+    """Return the logs of which an output needs all, the last one first; and whether of what is below events alone."""
+    dimensions = dimensions_of(sink.view)
+    return [
+        (leaf, events and not leaf.updates)
+        for leaf in reversed(leaves_of(sink.view))
+        if not events or not leaf.updates or leaf in dimensions
+    ]
 
 
 def _looked_into(sinks: Sequence[Sink], written: Mapping[str, Sequence[Sink]]) -> set[str]:

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from spark_timely.dataflow.delays import BoundDelay
+from spark_timely.dataflow.delays import BoundDelay, Shift
 from spark_timely.dataflow.engine.shuffle import goes_by_key, shuffled_aggregate
 from spark_timely.dataflow.engine.tasks import Before, Share, Task
 from spark_timely.dataflow.history.ranges import EVERY_KEY
@@ -48,6 +48,9 @@ Delays = tuple[BoundDelay, ...]
 
 # A piece of whole times of more bytes than this is computed by key, if it can be: one process would have to hold it.
 SHUFFLE_BYTES: Final = 128 << 20
+
+# Steps are added up to this: they are numbers of 64 bits.
+_MOST_STEPS: Final = 1 << 62
 
 # Tasks for a range of whole times whose size alone asks for several: at most.
 _MOST_TASKS: Final = 16
@@ -81,7 +84,11 @@ class Files(Protocol):
 
 
 def paths_of(view: View) -> list[tuple[Replay, Delays]]:
-    """Return how rows come from the logs below to a view: each log with the delays between, in their order."""
+    """Return how rows come from the logs below to a view: each log with the delays between, in their order.
+
+    Steps that follow each other are one: of k pairs of them, put together each time, there are k + 1 ways through, not
+    two to the power of k.
+    """
     found: dict[tuple[Replay, Delays], None] = {}
     seen: set[tuple[View, Delays]] = set()
     waiting: list[tuple[View, Delays]] = [(view, ())]
@@ -93,9 +100,19 @@ def paths_of(view: View) -> list[tuple[Replay, Delays]]:
         if isinstance(at, Replay):
             found[at, delays] = None
         if isinstance(at, Delayed):
-            delays = (at.delay, *delays)
+            delays = _before(at.delay, delays)
         waiting += [(source, delays) for source in at.inputs]
     return list(found)
+
+
+def _before(delay: BoundDelay, delays: Delays) -> Delays:
+    """Return delays with another one before them."""
+    first = delays[0] if delays else None
+    if isinstance(delay, Shift) and isinstance(first, Shift):
+        added = tuple(one + other for one, other in zip(delay.added, first.added, strict=True))
+        if max(added) <= _MOST_STEPS:
+            return (Shift(added, delay.limits), *delays[1:])
+    return (Shift(delay.added, delay.limits) if isinstance(delay, Shift) else delay, *delays)
 
 
 @dataclass(frozen=True, slots=True)

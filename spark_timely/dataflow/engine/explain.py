@@ -14,6 +14,7 @@ import numpy as np
 from spark_timely.dataflow.engine.arranged import Arrangements, index_folder
 from spark_timely.dataflow.engine.cutting import paths_of
 from spark_timely.dataflow.engine.outputs import newest_note, steps_of
+from spark_timely.dataflow.engine.stuck import stuck_outputs
 from spark_timely.dataflow.fingerprint import plans_of
 from spark_timely.dataflow.history.base import HIDDEN
 from spark_timely.dataflow.remembered import AsOfJoin, Look, Remembered, looks_of
@@ -57,6 +58,8 @@ class OutputState:
         Fingerprint of what it is made by; None if a log that it is made from is missing.
     made_by : str or None
         Fingerprint in its log: what its newest rows were made by. None before the first step.
+    stuck_before : Antichain or None
+        How far its inputs would let it go, where nothing that the dataflow writes below it can move: an internal error.
     """
 
     operator: str
@@ -68,6 +71,7 @@ class OutputState:
     failure: OutputFailure | None
     plan: str | None
     made_by: str | None
+    stuck_before: Antichain | None = None
 
     @property
     def lag(self) -> int | None:
@@ -144,9 +148,16 @@ def outputs(scope: Scope, /) -> list[OutputState]:
     >>> [(out.operator, out.upper, out.frontier, out.lag) for out in outputs(flow)]
     [('capture_2', Antichain.of(0), Antichain.of(5), 5)]
     """
+    # Before the frontiers of inputs: what is behind was not overtaken meanwhile.
+    opened = {sink: _opened(scope, sink.path) for sink in scope.sinks}
+    notes = {sink: OutputNote() if log is None else newest_note(log, sink) for sink, log in opened.items()}
+    uppers = {sink: _upper(log, sink) for sink, log in opened.items()}
     logs = _inputs(scope)
     frontiers = _frontiers(scope, logs)
     plans = plans_of(scope.sinks, {path: log.log_id for path, log in logs.items() if log is not None})
+    there = {path: log for path, log in logs.items() if log is not None}
+    stopped = [sink for sink, note in notes.items() if note.failure is not None or opened[sink] is None]
+    stuck = stuck_outputs(scope.sinks, uppers, frontiers, there, stopped)
     found = []
     for sink in scope.sinks:  # one turn per output
         leaves = leaves_of(sink.view)
@@ -157,10 +168,9 @@ def outputs(scope: Scope, /) -> list[OutputState]:
             others[leaf] = Antichain.empty(front.arity)
             if sink.view.front(others) != front:
                 held.append(leaf.path)
-        log = _opened(scope, sink.path)
-        upper, note = _upper(log, sink), OutputNote() if log is None else newest_note(log, sink)
+        upper, note = uppers[sink], notes[sink]
         ends = front.join(upper), tuple(held), note.failure, plans[sink].fingerprint if sink in plans else None
-        found.append(OutputState(sink.name, sink.path, sink.stream, upper, *ends, note.plan))
+        found.append(OutputState(sink.name, sink.path, sink.stream, upper, *ends, note.plan, stuck.get(sink)))
     return found
 
 
@@ -204,6 +214,8 @@ def html(scope: Scope, /, title: str, *, done: Mapping[str, OutputProgress] | No
         waits = "" if state.upper == state.frontier else f"{upper} to {front}"
         if state.failure is not None:
             waits = f"stopped: {state.failure.error}"
+        elif state.stuck_before is not None:
+            waits = f"stuck: its inputs are at {domain.show_frontier(state.stuck_before)}"
         rows.append([sink.name, sink.path, sink.stream, upper, waits, ", ".join(state.held_by)])
         nodes.append(Node(sink.name, (sink.path, f"upper {upper}"), (sink.view.name,), strong=True))
         if done is not None and (found := done.get(sink.name)) is not None:
@@ -238,6 +250,7 @@ def explain(scope: Scope, /) -> str:
         cut = "cut by rows" if sink.view.rowwise else "cut by whole times"
         how = f"{cut if scope.evaluation == 'arrow' else 'by DataFrames'}, in {scope.evaluation}"
         waits = f"waits {upper} to {front}" if state.upper != state.frontier else "nothing waits"
+        waits = waits if state.stuck_before is None else "stuck"
         place = f"{sink.path} {sink.stream}"
         plan = "plan unknown: an input is missing" if state.plan is None else f"plan {state.plan}"
         if state.made_by not in (None, state.plan):
@@ -247,6 +260,10 @@ def explain(scope: Scope, /) -> str:
             lines += _kept(scope, sink, sink.view)
         if state.failure is not None:
             lines.append(f"  stopped: {state.failure.error}")
+        if state.stuck_before is not None:
+            lines.append(
+                f"  error: its inputs are at {domain.render_frontier(state.stuck_before)}, nothing below can move"
+            )
         if state.upper != state.frontier:
             for leaf, ranges in sink.view.pre(state.upper, state.frontier).items():  # one turn per log
                 parts = (f"{domain.render_frontier(lo)} to {domain.render_frontier(hi)}" for lo, hi in ranges)
@@ -296,7 +313,17 @@ def _joined(scope: Scope, view: AsOfJoin, fronts: Mapping[View, Antichain]) -> l
 
 def _roots(path: str, held_by: Mapping[str, tuple[str, ...]]) -> set[str]:
     """Return the logs of others that keep a log where it is, by what keeps each output of a dataflow where it is."""
-    return {root for below in held_by[path] for root in _roots(below, held_by)} if held_by.get(path) else {path}
+    found: set[str] = set()
+    seen = {path}
+    waiting = [path]
+    while waiting:  # one turn per log
+        at = waiting.pop()
+        below = held_by.get(at, ())
+        if not below:
+            found.add(at)
+        waiting += [each for each in below if each not in seen]
+        seen.update(below)
+    return found
 
 
 def _size(scope: Scope, leaf: Replay) -> str:

@@ -19,6 +19,7 @@ Invariants
 8. How many steps a job has changes no commit: each is what a job of its own would have given, of the same look at the
    inputs. A step is appended only to the state that the step before it made; where one is not appended, for whatever
    reason, the later ones of its output are thrown away.
+9. Where nothing is ready each output is as far as its inputs let it go, or it waits for a log that others hold.
 """
 
 from __future__ import annotations
@@ -43,12 +44,13 @@ from spark_timely.dataflow.engine.beginnings import Beginnings, check_whole, fir
 from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES, Files, cut_range
 from spark_timely.dataflow.engine.inputs import Inputs, other_log
 from spark_timely.dataflow.engine.outputs import Outputs, note_of, passes
+from spark_timely.dataflow.engine.stuck import stuck_outputs
 from spark_timely.dataflow.engine.tasks import Before, OutputPlan, Task, TaskResult
 from spark_timely.dataflow.engine.tracking import Tracking
 from spark_timely.dataflow.logs import Sink, open_logs, refreshed
 from spark_timely.dataflow.remembered import Look, looks_of
 from spark_timely.dataflow.views import leaves_of
-from spark_timely.errors import CanceledError, DataLossError, LogMissingError, TimelyError
+from spark_timely.errors import CanceledError, DataLossError, LogMissingError, TimelyError, TimelyInternalError
 from spark_timely.log import Log
 from spark_timely.log.commit import discard_job, discard_refused
 from spark_timely.log.files.parquet import new_job
@@ -247,6 +249,7 @@ class Engine:
         self._outputs = Outputs(sinks, self._logs, self._from, run, tries=tries, now=now)
         self._outputs.claim()
         self._states: dict[Sink, StreamState] = {}
+        self._frontiers: dict[str, Antichain] = {}  # of inputs, as of the newest look
         # Another dataflow of this name has other outputs: it is another consumer.
         outputs = sorted([self._logs[sink.path].log_id, sink.stream] for sink in sinks)
         self._consumer = f"dataflow {name} {hashlib.sha256(json.dumps(outputs).encode()).hexdigest()[:8]}"
@@ -393,6 +396,7 @@ class Engine:
             return self._job(ready, run_tasks, most)
         if not self.dropped:
             self._check_remade()
+            self._check_stuck()
             self._retain_inputs()  # an output that is complete needs nothing any more
         return None
 
@@ -485,6 +489,7 @@ class Engine:
         broken = refreshed(self._logs, inputs)
         frontiers = {path: self._logs[path].frontier() for path in self._inputs if path not in broken}
         uppers = {sink: state.frontier for sink, state in self._states.items()}
+        self._frontiers = frontiers
         refused = self._tracking.update(uppers, frontiers)
         for sink in self._sinks:  # one turn per output
             found: Exception | None = refused.get(sink)
@@ -522,6 +527,19 @@ class Engine:
         for sink in self._past_what_they_read():
             state = self._states[sink]
             self._outputs.fail(sink, state, _gone_back(sink, state.frontier, self._tracking.frontier(sink)))
+
+    def _check_stuck(self) -> None:
+        """Stop outputs that can never move, though their inputs have something for them."""
+        uppers = {sink: state.frontier for sink, state in self._states.items()}
+        stuck = stuck_outputs(self._sinks, uppers, self._frontiers, self._logs, self._outputs.failures)
+        for sink, goal in stuck.items():  # one turn per output
+            domain = sink.view.domain
+            upper, far = domain.render_frontier(uppers[sink]), domain.render_frontier(goal)
+            msg = (
+                f"operator {sink.name!r} is at {upper}, its inputs at {far}, and nothing that the dataflow writes "
+                "between them can move, invariant 9 of dataflow.engine.steps"
+            )
+            self._outputs.fail(sink, self._states[sink], TimelyInternalError(msg))
 
     def _past_what_they_read(self) -> list[Sink]:
         failed = self._outputs.failures

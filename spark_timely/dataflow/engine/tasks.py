@@ -42,6 +42,9 @@ from spark_timely.dataflow.views import (
     with_times,
 )
 from spark_timely.dataflow.views import Before as GivesBefore
+from spark_timely.dataflow.views import (
+    Look as LooksAt,
+)
 from spark_timely.errors import OperatorError, SchemaMismatchError, TimelyInternalError
 from spark_timely.log.files.format import conform
 from spark_timely.log.files.parquet import message_table, write_data_files
@@ -275,7 +278,7 @@ class TaskResult:
     run: RunFile | None = None
 
 
-def run_task(task: Task, output: OutputPlan, read: ReadRange) -> TaskResult:
+def run_task(task: Task, output: OutputPlan, read: ReadRange, *, look: LooksAt | None = None) -> TaskResult:
     """Read, compute and write.
 
     Parameters
@@ -283,6 +286,8 @@ def run_task(task: Task, output: OutputPlan, read: ReadRange) -> TaskResult:
     task : Task
     output : OutputPlan
     read : callable
+    look : callable, optional
+        Is shown what each operator gets; it may refuse that.
 
     Returns
     -------
@@ -299,9 +304,10 @@ def run_task(task: Task, output: OutputPlan, read: ReadRange) -> TaskResult:
     counts = Counts()
     run = run_twice if output.twice else View.run
     before = Lookups(task, output, read)
+    ends = task.lower, task.upper
 
     def rows() -> pa.Table:
-        return run(output.view, of_shares(task, read), task.lower, task.upper, watch=counts.watch, before=before)
+        return run(output.view, of_shares(task, read), *ends, watch=counts.watch, look=look, before=before)
 
     return write_result(task, output, rows, counts, before)
 
@@ -542,6 +548,7 @@ def run_twice(
     wanted: Names | None = None,
     *,
     watch: Watch | None = None,
+    look: LooksAt | None = None,
     before: GivesBefore | None = None,
 ) -> pa.Table:
     """Run a view twice, and refuse an operator that gives other rows the second time.
@@ -557,6 +564,8 @@ def run_twice(
     wanted : tuple of str, optional
     watch : callable, optional
         Is shown what operators gave the first time.
+    look : callable, optional
+        Is shown what they get, the first time.
     before : Before, optional
         As for `View.run`.
 
@@ -586,7 +595,7 @@ def run_twice(
         table = read(leaf, low, high, columns)
         return table.take(pa.array(np.arange(table.num_rows - 1, -1, -1)))
 
-    table = view.run(read, lo, hi, wanted, watch=seen, before=before)
+    table = view.run(read, lo, hi, wanted, watch=seen, look=look, before=before)
 
     def seen_again(step: Step, rows: pa.Table) -> None:
         second[step] = _digest(rows)

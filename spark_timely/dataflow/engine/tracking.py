@@ -119,8 +119,20 @@ class Tracking:
     def _settle(self) -> None:
         """Hold at each delay what the frontier of its input becomes behind it."""
         self._tracker.propagate_all()
-        while sum(self._hold(view, view.delay.front(self._before(view))) for view in self._delays):
-            self._tracker.propagate_all()  # as many turns as delays behind each other
+        while self._delays and self._hold_behind_delays():
+            self._tracker.propagate_all()  # as many turns as logs of this dataflow behind each other, not as delays
+
+    def _hold_behind_delays(self) -> bool:
+        """Hold at all delays at once what the frontiers of the logs say; return whether any moved."""
+        known: dict[View, Antichain] = {}
+        moved = False
+        for node in self._nodes:  # one turn per operator, each after its inputs
+            if isinstance(node, Replay):
+                known[node] = self._held[node].meet(self._before(node))
+            elif isinstance(node, View):
+                known[node] = node.front_of([known[source] for source in node.inputs])
+                moved |= isinstance(node, Delayed) and self._hold(node, known[node])
+        return moved
 
     def _before(self, node: View | Sink) -> Antichain:
         """Return the frontier at the input of a delay or an output."""

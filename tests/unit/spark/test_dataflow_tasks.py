@@ -194,10 +194,13 @@ def test_room_counts_the_rows_that_views_may_have(log: Log) -> None:
     scope = Scope("flow")
     rows = scope.replay(log)
     paths = rows.delay(windows(4, every=2)).concat(rows)
-    joined = paths.join(rows.select("k", m=pc.field("n")), on="k", how="left")
-    room = Room(joined.aggregate(by="k", n=count()).view)
-    (leaf,) = {view for view in room._views if not view.inputs}
-    room.take(leaf, pa.record_batch({"n": pa.array(range(40))}))
-    assert room.most_rows() == 3 * 40 * (40 + 1)
-    with pytest.raises(RoomError, match="may become 1"):
-        room.take(leaf, pa.record_batch({"n": pa.array(range(600))}))
+    joined = paths.join(rows.select("k", m=pc.field("n")), on="k", how="left").view
+    few, many = (pa.table({"n": range(n)}) for n in (600, 1_800))
+    room = Room()
+    room.look(paths.view, [many, many])
+    room.look(joined, [few, many.slice(0, 1_600)])
+    with pytest.raises(RoomError, match="might make 1080600 rows"):
+        room.look(joined, [few, many])
+    room.take(pa.record_batch({"n": pa.array(range(1 << 20))}))
+    with pytest.raises(RoomError, match="1048577 rows of"):
+        room.take(pa.record_batch({"n": pa.array(range(1))}))
