@@ -37,6 +37,7 @@ class SinkGiven(TypedDict, total=False):
     streams: int
     diff_column: str | None
     merge_schema: bool
+    missing_columns: NamesLike | None
     takeover: bool
     begin_at: int | None
     target_file_size: SizeLike

@@ -153,6 +153,14 @@ class SinkOptions(Options):
         "Whether columns of the data that the log does not have are added to it. Rows without them, earlier ones and "
         "those of other streams, have nulls there; a running reader sees them after its restart.",
     )
+    missing_columns: tuple[str, ...] = _option(
+        "missingColumns",
+        "names",
+        None,
+        "Columns of the log that the data may lack: they are stored as null. Data that lacks another column that the "
+        "log was made with is refused; those that `mergeSchema` added later may always be absent.",
+        empty=(),
+    )
     takeover: bool = _option(
         "takeover",
         "bool",

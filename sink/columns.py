@@ -117,6 +117,8 @@ class ColumnRoles:
     def fits(self, form: LogFormat) -> bool:
         """Return whether files of these columns belong into a log: columns that the data fills are the log's.
 
+        Columns that the log was made with and that are not known here must be looked at first: see `check_absent`.
+
         Parameters
         ----------
         form : LogFormat
@@ -127,6 +129,8 @@ class ColumnRoles:
         filled = [field for field, source in zip(self.form.payload, self.payload, strict=True) if source is not None]
         stored = {field.name: field for field in form.payload}
         empty = [field for field in form.payload if not field.nullable and field.name not in {f.name for f in filled}]
+        if any(name not in self.form.payload.names for name in form.declared.names):
+            return False
         return not empty and all(field.name in stored and stored[field.name].equals(field) for field in filled)
 
 
@@ -378,7 +382,7 @@ def roles_of(schema: StructType, options: SinkOptions, /, *, form: LogFormat | N
     if statements:
         check_statement_columns(stated, form.domain)
     _with_key(form, options, is_new=False)
-    sources, extra = _match(arrow, form, merge=options.merge_schema)
+    sources, extra = _match(arrow, form, merge=options.merge_schema, missing=options.missing_columns)
     if extra:
         form = form.extended(pa.schema([arrow.field(name) for name in extra]))
     return ColumnRoles(form, (*sources, *extra), times, diff, event, delta, minimum_known, tuple(extra), statements)
@@ -398,19 +402,17 @@ def _with_key(form: LogFormat, options: SinkOptions, *, is_new: bool) -> LogForm
     return replace(form, key=key)
 
 
-def _match(arrow: pa.Schema, form: LogFormat, *, merge: bool) -> tuple[tuple[str | None, ...], list[str]]:
+def _match(
+    arrow: pa.Schema, form: LogFormat, *, merge: bool, missing: tuple[str, ...]
+) -> tuple[tuple[str | None, ...], list[str]]:
     """Return for each payload field of the log the column of the data that fills it, and columns to be added."""
     names = list(arrow.names)
+    found_in = {field.name: _lookup(field.name, names) for field in form.payload}
     sources: list[str | None] = []
     # One turn per column of the log.
     for field in form.payload:
-        name = _lookup(field.name, names)
+        name = found_in[field.name]
         if name is None:
-            if not field.nullable:
-                msg = f"could not capture: found no column {field.name!r}, which the log declares not null"
-                raise SchemaMismatchError(
-                    msg, hint=_near(field.name, names, "add the column"), context={"column": field.name}
-                )
             sources.append(None)
             continue
         found = canonical_type(arrow.field(name).type, name)
@@ -427,6 +429,8 @@ def _match(arrow: pa.Schema, form: LogFormat, *, merge: bool) -> tuple[tuple[str
             hint=_near(extra[0], known, "drop the column, or add it to the log with mergeSchema=true"),
             context={"column": extra[0], "columns": extra},
         )
+    present = [field for field, name in found_in.items() if name is not None]
+    form.check_absent([*present, *extra], allowed=missing, attempt="could not capture")
     return tuple(sources), extra
 
 

@@ -766,9 +766,7 @@ def _without_time(dropped: int, dead: int) -> str:
 def _in_columns(log: Log, rows: pa.Table) -> pa.Table:
     """Return records with the log's columns: those that others have added since it was made are null."""
     form = log.format
-    for name in form.merged:  # some
-        rows = rows.append_column(name, pa.nulls(rows.num_rows, form.payload.field(name).type))
-    return conform(rows, form.payload)
+    return conform(form.with_absent(rows, attempt=f"could not import into log {log.path!r}"), form.payload)
 
 
 def _dead_files(log: Log, parts: list[pa.RecordBatch], stream: str, seq: int) -> list[DataFile]:

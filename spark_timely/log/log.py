@@ -35,7 +35,7 @@ from spark_timely.errors import (
     described,
     shown,
 )
-from spark_timely.log.arguments import check_schema, check_text, check_whole, size_of
+from spark_timely.log.arguments import check_schema, check_text, check_whole, names_of, size_of
 from spark_timely.log.background import run_aside
 from spark_timely.log.commit import add_columns, append, discard, drop_unclaimed, open_stream
 from spark_timely.log.compaction import CompactionReport, compact, merge_progress_files, merge_small_files
@@ -578,6 +578,7 @@ class Log:
         takeover: bool = False,
         target_file_size: int | str = TARGET_FILE_BYTES,
         compression: str = "zstd",
+        missing_columns: str | Sequence[str] = (),
     ) -> StreamWriter:
         """Open a stream, unless its owner has done so before, and return what appends to it.
 
@@ -595,6 +596,9 @@ class Log:
             Size after which an append begins a new file: bytes, or text such as ``"64mb"``.
         compression : str
             Codec of Parquet: zstd, snappy, gzip, brotli, lz4 or none.
+        missing_columns : str or sequence of str
+            Columns of the log that rows may lack: they are stored as null. Rows that lack another column that the log
+            was made with are refused.
 
         Raises
         ------
@@ -605,7 +609,10 @@ class Log:
         check_codec(self.path, compression)
         size = size_of(f"could not write to log {self.path!r}", "target_file_size", target_file_size)
         check_stream_name(stream)
-        check_text(f"could not write to log {self.path!r}", "owner", owner, optional=True)
+        attempt = f"could not write to log {self.path!r}"
+        check_text(attempt, "owner", owner, optional=True)
+        missing = names_of(attempt, "missing_columns", missing_columns) if missing_columns else ()
+        self.format.check_absent(self.format.payload.names, allowed=missing, attempt=attempt)
         name = owner if owner is not None else f"producer-{uuid.uuid4()}"
         if takeover:
             self.refresh()
@@ -613,7 +620,7 @@ class Log:
             if state is not None and state.owner != name:
                 self._take_over(state, name)
         self.open_stream(stream, owner=name, at=at, donor=donor)
-        return StreamWriter(self, stream, name, target_file_size=size, compression=compression)
+        return StreamWriter(self, stream, name, target_file_size=size, compression=compression, missing_columns=missing)
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add payload columns that may be null; messages that were written without them have nulls there.

@@ -49,7 +49,6 @@ from spark_timely.time.arrays import IntArray, TimesLike, as_diffs, as_times, co
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spark_timely.log.files.format import LogFormat
     from spark_timely.log.streams import CaptureLog
     from spark_timely.protocol.note import Fence
     from spark_timely.time.domain import FrontierLike
@@ -130,6 +129,8 @@ class StreamWriter:
         Bytes after which a new file is begun.
     compression : str
         Codec of Parquet.
+    missing_columns : sequence of str
+        Columns of the log that rows may lack.
 
     Raises
     ------
@@ -145,6 +146,7 @@ class StreamWriter:
         *,
         target_file_size: int = TARGET_FILE_BYTES,
         compression: str = "zstd",
+        missing_columns: Sequence[str] = (),
     ) -> None:
         log.check_writable()
         self.log = log
@@ -152,6 +154,7 @@ class StreamWriter:
         self.owner = owner
         self._target = target_file_size
         self._compression = compression
+        self._missing = tuple(missing_columns)
         # Of the newest commit that this writer knows: a log that has another id, or fewer commits, went back.
         self._log_id, self._seq = log.log_id, -1
         # Appends without a key that may have happened, until they are repeated or cannot happen any more.
@@ -666,7 +669,8 @@ class StreamWriter:
         if form.kind == "collection" and "_diff" in table.schema.names:
             diffs = _diffs(table.column("_diff"))
         places = [i for i, n in enumerate(table.schema.names) if n not in own]
-        payload = conform(_with_merged(table.select(places), form), form.payload)
+        payload = form.with_absent(table.select(places), allowed=self._missing, attempt=self._attempt)
+        payload = conform(payload, form.payload)
         return message_table(form, payload, times, self.stream, state.seq + 1, diffs), times
 
     def _commit(
@@ -762,14 +766,6 @@ def _digest(table: pa.Table) -> str:
     """Return the digest of rows as the log keeps them, whatever commit they are for."""
     names = [(name, name) for name in table.schema.names if name not in ("_stream", "_seq")]
     return digest_of(table, names).text
-
-
-def _with_merged(rows: pa.Table, form: LogFormat) -> pa.Table:
-    """Fill the columns that came after the log was made with nulls, where rows do not have them."""
-    for name in form.merged:  # one turn per such column
-        if name not in rows.schema.names:
-            rows = rows.append_column(name, pa.nulls(rows.num_rows, form.payload.field(name).type))
-    return rows
 
 
 def _nothing(arity: int) -> tuple[IntArray, npt.NDArray[np.int64]]:

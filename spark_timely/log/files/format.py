@@ -15,6 +15,7 @@ Invariants
 from __future__ import annotations
 
 import datetime as dt
+import difflib
 import json
 import re
 from collections.abc import Iterable
@@ -26,6 +27,7 @@ import pyarrow.compute as pc
 
 from spark_timely.canonical.row_hash import lists_of_views
 from spark_timely.errors import (
+    InvalidOptionError,
     InvalidUsageError,
     LogFormatError,
     LogMissingError,
@@ -37,7 +39,7 @@ from spark_timely.time.domain import TimeDomain
 from spark_timely.time.text import parse_day, parse_moment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 
 FORMAT_VERSION: Final = 2
@@ -605,6 +607,72 @@ class LogFormat:
             inside = known.get(column.name)
             names += [column.name] if inside is None else _unknown_fields(column.type, inside, column.name)
         return tuple(names)
+
+    def check_absent(self, names: Collection[str], *, allowed: Collection[str] = (), attempt: str) -> tuple[str, ...]:
+        """Return the payload columns that rows do not have and that become null; refuse rows that lack others.
+
+        Columns that were added after the log was made may always be absent.
+
+        Parameters
+        ----------
+        names : collection of str
+            Columns of the rows, by their names in the log.
+        allowed : collection of str
+            Columns that may be absent, by the option `missingColumns` or the argument `missing_columns`.
+        attempt : str
+            What is attempted, for errors.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If another column is absent, or one that is declared not null.
+        InvalidOptionError
+            If `allowed` names a column that the log does not have.
+
+        Examples
+        --------
+        >>> form = LogFormat.build(pa.schema([("id", pa.int64()), ("note", pa.string())]))
+        >>> form.check_absent(["id"], allowed=["note"], attempt="could not capture")
+        ('note',)
+        """
+        unknown = [name for name in allowed if name not in self.payload.names]
+        if unknown:
+            msg = f"{attempt}: found no column {shown(unknown[0])} in the log, which missingColumns names"
+            raise InvalidOptionError(
+                msg,
+                hint=f"name columns of the log: {shown(self.payload.names)}",
+                context={"option": "missingColumns", "column": unknown[0]},
+            )
+        absent = [field for field in self.payload if field.name not in names]
+        refused = [field for field in absent if field.name not in self.merged and field.name not in allowed]
+        refused += [field for field in absent if not field.nullable and field not in refused]
+        if refused:
+            field = refused[0]
+            what = "which the log declares not null" if not field.nullable else "which the log was made with"
+            near = difflib.get_close_matches(field.name, [n for n in names if n not in self.payload.names], n=1)
+            hint = f"did you mean {near[0]!r}? Else add the column" if near else "add the column"
+            if field.nullable:
+                hint += f", or store null for it by missingColumns={field.name!r} (missing_columns in Python)"
+            msg = f"{attempt}: found no column {field.name!r}, {what}"
+            raise SchemaMismatchError(
+                msg,
+                hint=hint,
+                context={"column": field.name, "missing": [each.name for each in refused]},
+            )
+        return tuple(field.name for field in absent)
+
+    def with_absent(self, rows: pa.Table, /, *, allowed: Collection[str] = (), attempt: str) -> pa.Table:
+        """Return rows with nulls in the columns that `check_absent` lets them lack.
+
+        Examples
+        --------
+        >>> form = LogFormat.build(pa.schema([("id", pa.int64())])).extended(pa.schema([("note", pa.string())]))
+        >>> form.with_absent(pa.table({"id": [1]}), attempt="could not append")["note"].to_pylist()
+        [None]
+        """
+        for name in self.check_absent(rows.schema.names, allowed=allowed, attempt=attempt):  # one turn per such column
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, self.payload.field(name).type))
+        return rows
 
     @property
     def declared(self) -> pa.Schema:

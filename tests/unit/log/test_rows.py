@@ -263,7 +263,7 @@ MISMATCHED: dict[str, tuple[Any, str]] = {
     "a fraction for a number": ([{"_time": 1, "v": 1.5, "w": "a"}], "column 'v' of type=double"),
     "values of several types": ({"_time": [1, 2], "v": [1, 2], "w": ["a", 5]}, "column 'w' that Arrow cannot read"),
     "an unknown key": ([{"_time": 1, "v": 1, "w": "a", "z": 0}], "unknown column 'z'"),
-    "a missing column": ({"_time": [1], "v": [1]}, "column 'w' missing"),
+    "a missing column": ({"_time": [1], "v": [1]}, "found no column 'w', which the log was made with"),
     "no time": ([{"v": 1, "w": "a"}], "found no time column '_time'"),
     "pandas of several types": (
         pd.DataFrame({"_time": [1, 2], "v": [1, 2], "w": ["a", 5]}, dtype=object),

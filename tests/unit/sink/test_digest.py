@@ -62,7 +62,7 @@ def test_tasks_and_buffers_make_no_difference(tmp_path: Path, cut: int, target: 
 def test_types_names_and_missing_columns_hash_as_in_the_log(tmp_path: Path) -> None:
     schema = pa.schema([("t", pa.int64()), ("id", pa.int64()), ("more", pa.list_(pa.string()))])
     create_log(str(tmp_path / "log"), schema, times=("long",))
-    options = {"timeColumn": "T", "frontier": "hold"}
+    options = {"timeColumn": "T", "frontier": "hold", "missingColumns": "more"}
     narrow = pa.table({"ID": pa.array([7, 8], pa.int16()), "T": pa.array([1, 2], pa.int32())})
     wide = pa.table({"t": [1, 2], "id": [7, 8], "more": pa.nulls(2, pa.list_(pa.string()))})
     found = [digest_through(tmp_path / "log", [data], **options) for data in (narrow, wide)]

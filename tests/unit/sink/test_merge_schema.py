@@ -80,7 +80,7 @@ def test_column_that_the_log_cannot_have_is_refused(tmp_path: Path, name: str, v
     driver.run([noted([1])])
     before = (driver.log().version, driver.data_files())
     with pytest.raises(errors.SchemaMismatchError, match="hint: ") as found:
-        driver.run([rows([2]).append_column(name, values)])
+        driver.run([(rows([2]) if name == "note" else noted([2])).append_column(name, values)])
     assert text in str(found.value)
     assert (driver.log().version, driver.data_files()) == before
 
@@ -180,12 +180,17 @@ def test_new_column_among_dead_letters_and_of_a_collection(tmp_path: Path) -> No
     assert driver.log().messages(columns=["note"])["note"].to_pylist() == [None, "x"]
 
 
-def test_columns_of_a_log_that_was_made_meanwhile_may_be_more(tmp_path: Path) -> None:
+def test_log_that_was_made_meanwhile_may_have_more_columns(tmp_path: Path) -> None:
     driver = query(tmp_path, "a")
     (driver.checkpoint / "offsets" / "0").write_text("")
     writer = driver.writer(spark_schema(rows([]).schema))
     message = writer.write(iter(rows([1]).to_batches()))
     wide = pa.schema([("note", pa.string()), ("id", pa.int64()), ("t", pa.int64())])
     create_log(str(driver.log_path), wide)
-    writer.commit([message], 0)
+    with pytest.raises(errors.UpperMismatchError, match="log of other columns"):
+        writer.commit([message], 0)
+    with pytest.raises(errors.SchemaMismatchError, match="found no column 'note', which the log was made with"):
+        driver.run([rows([1])])
+    driver.options["missingColumns"] = "note"
+    driver.run([rows([1])])
     assert notes(driver) == [(0, None)]

@@ -235,7 +235,7 @@ def _newer(facts: object) -> object:
 @pytest.mark.parametrize(
     ("table", "texts"),
     [
-        ({"t": [1]}, None),
+        ({"t": [1]}, ["found no column 'id', which the log was made with", "missingColumns='id'"]),
         ({"t": [1], "id": [1], "more": [1]}, ["column 'more': found no such column in the log", "drop the column"]),
         ({"t": [1], "idd": [1]}, ["column 'idd': found no such column in the log", "did you mean 'id'?"]),
         ({"t": [1], "id": ["a"]}, ["column 'id': found type 'string', the log holds 'int64'", "cast the column"]),
