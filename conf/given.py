@@ -34,6 +34,7 @@ class SinkGiven(TypedDict, total=False):
     lateness: DistanceLike
     max_future_skew: DistanceLike | None
     late_data: Literal["error", "deadLetter", "advance"]
+    bad_time: Literal["error", "deadLetter"]
     streams: int
     diff_column: str | None
     merge_schema: bool

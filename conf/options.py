@@ -119,6 +119,15 @@ class SinkOptions(Options):
         "dead letter, or move its time up to the frontier. A time equal to a frontier element is not late.",
         choices=("error", "deadLetter", "advance"),
     )
+    bad_time: str = _option(
+        "badTime",
+        "enum",
+        "error",
+        "What happens to a row whose time is null, or no time of its type such as a date after 9999: refuse the "
+        "micro-batch, or keep the row apart as a dead letter, which never moves the frontier. Dates and timestamps "
+        "before 1700 are late under `error`, and such rows under `deadLetter`.",
+        choices=("error", "deadLetter"),
+    )
     on_finish: str = _option(
         "onFinish",
         "enum",

@@ -26,7 +26,7 @@ from spark_timely.conf.options import SinkOptions
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.interop.cdcv2.statements import check_statement_columns, statement_columns
 from spark_timely.log.files.format import METADATA_KEY, LogFormat, canonical_type
-from spark_timely.protocol.policy import FrontierPolicy, LateData, Policy
+from spark_timely.protocol.policy import BadTime, FrontierPolicy, LateData, Policy
 from spark_timely.spark.base.schema import arrow_schema
 from spark_timely.time.domain import TimeDomain, TimeType
 
@@ -230,12 +230,19 @@ def resolve_frontier(options: SinkOptions, /) -> FrontierPolicy:
             "it goes with frontier='bounded', 'source' or 'hold'",
             "maxFutureSkew",
         )
+    if "bad_time" in options.given and not needs_time:
+        msg = f"option 'badTime' together with frontier={policy.value!r}"
+        raise _conflict(
+            msg,
+            "it goes with frontier='bounded', 'source' or 'hold'",
+            "badTime",
+        )
     return policy
 
 
 def _statements_alone(options: SinkOptions) -> FrontierPolicy:
     """Refuse options that say otherwise than CDCv2's statements what happens to rows and frontier."""
-    given = {"frontier", "lateness", "max_future_skew", "late_data"} & options.given
+    given = {"frontier", "lateness", "max_future_skew", "late_data", "bad_time"} & options.given
     for name in sorted(given | ({"merge_schema"} if options.merge_schema else set())):
         spelled = SinkOptions.__dataclass_fields__[name].metadata["option"].name
         msg = f"option {spelled!r} together with dialect='cdcv2'"
@@ -291,6 +298,7 @@ def policy_of(options: SinkOptions, form: LogFormat, /) -> Policy:
         LateData(options.late_data),
         options.lateness.in_units(kind, option="lateness") if frontier is FrontierPolicy.BOUNDED else 0,
         None if skew is None else skew.in_units(kind, option="maxFutureSkew"),
+        BadTime(options.bad_time),
     )
 
 

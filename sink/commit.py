@@ -38,7 +38,8 @@ from spark_timely.log.machine.state import CommitOutcome, CommitRequest, DataFil
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.keys import own_options
 from spark_timely.masking import masked_logger
-from spark_timely.protocol.note import Note
+from spark_timely.protocol.note import Mover, Note
+from spark_timely.protocol.policy import Downgrade, FrontierPolicy
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress
 from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.continuity import BatchId
@@ -92,6 +93,8 @@ class TaskReport:
     digest : RowsDigest or None
         Of the rows as they came in, before they were judged; None where rows may come in any number of
         copies (``dialect=cdcv2``).
+    mover : str
+        Where a row with the greatest time came from, for people.
     """
 
     ident: BatchId
@@ -112,6 +115,7 @@ class TaskReport:
     files: tuple[DataFile, ...]
     statements: str | None = None
     digest: RowsDigest | None = None
+    mover: str = ""
 
 
 def merge_reports(reports: Sequence[TaskReport], /) -> TaskReport:
@@ -160,6 +164,7 @@ def merge_reports(reports: Sequence[TaskReport], /) -> TaskReport:
         minima=minimal(np.concatenate([report.minima for report in reports])),
         bounds=joined_bounds([report.bounds for report in reports if report.bounds is not None]),
         greatest=max(tops, default=None),
+        mover=next((report.mover for report in reports if tops and report.greatest == max(tops)), ""),
         progress_times=times,
         progress_deltas=deltas,
         files=tuple(file for report in reports for file in report.files),
@@ -276,6 +281,7 @@ def commit_reports(
                     skewed=whole.n_skewed,
                 ),
                 greatest=whole.greatest,
+                mover=_mover(plan, change, whole, state.seq + 1),
                 statements=whole.statements,
                 gaps=() if consent is None else consent.missing,
             ),
@@ -295,6 +301,14 @@ def commit_reports(
     _say_beginning(log, plan, ident, outcome.state, whole)
     _write_down(plan, ident, log.log_id, outcome.state)
     return outcome
+
+
+def _mover(plan: CapturePlan, change: Downgrade, whole: TaskReport, seq: int) -> Mover | None:
+    """Return the row that moves the frontier with this commit, if one does."""
+    if plan.policy.frontier is not FrontierPolicy.BOUNDED or whole.greatest is None or not len(change.times):
+        return None
+    frontier = int(change.times[change.deltas > 0][0, 0])
+    return Mover(whole.greatest, frontier, seq, whole.at, whole.mover)
 
 
 def _say_beginning(log: Log, plan: CapturePlan, ident: BatchId, state: StreamState, whole: TaskReport) -> None:

@@ -36,7 +36,7 @@ from spark_timely.log.store.storage import (
 )
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.note import MicroBatch
-from spark_timely.protocol.policy import Policy
+from spark_timely.protocol.policy import HeldBy, Policy
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.sink.columns import ColumnRoles, policy_of, roles_of
 from spark_timely.sink.continuity import BatchId, Consent, Place, find_break, judge_continuity
@@ -160,6 +160,15 @@ class CapturePlan:
                 " own: a query takes a stream over at its first micro-batch, once",
                 context={"stream": state.stream, "owner": state.owner, "query": query},
             )
+
+    def held_by(self, standing: Standing) -> HeldBy:
+        """Return why the stream holds what rows are judged by, for errors."""
+        newest = None if standing.base is not None else self.newest
+        return HeldBy(mover=None if newest is None else newest.note.mover, joins=self._joins(standing))
+
+    def _joins(self, standing: Standing) -> bool:
+        """Whether the stream is new in a log whose frontier had moved."""
+        return standing.base is not None and standing.counts != StreamCounts.initial(self.policy.domain.minimum)
 
     def consent(self, ident: BatchId) -> Consent | None:
         """Return what is missing before a micro-batch with consent; refuse what is missing without.

@@ -18,18 +18,18 @@ import pyarrow.compute as pc
 
 from spark_timely.canonical.row_hash import RowsDigest, digest_of
 from spark_timely.errors import ProtocolError, SchemaMismatchError, StorageError
+from spark_timely.log.admission import judge_rows
 from spark_timely.log.files.format import conform
 from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.machine.state import DataFile
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import TableStorage
-from spark_timely.protocol.policy import FrontierPolicy, Judgement, late_error
+from spark_timely.protocol.policy import FrontierPolicy
 from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.plan import CapturePlan, Standing
 from spark_timely.time.arrays import IntArray, consolidate_rows, is_sorted, joined_bounds, lexsort, minimal
-from spark_timely.time.domain import plain_value
 
 
 def write_rows(plan: CapturePlan, ident: BatchId, batches: Iterable[pa.RecordBatch], /) -> TaskReport:
@@ -54,7 +54,7 @@ def write_rows(plan: CapturePlan, ident: BatchId, batches: Iterable[pa.RecordBat
     LateDataError
         If a row is late or skewed under ``lateData=error``.
     InvalidUsageError
-        If a time is null or outside its type's bounds.
+        If a time is null or outside its type's bounds, under ``badTime=error``.
     SchemaMismatchError
         If a value does not fit the log, a diff is null, or a column declared not null holds a null.
     ProtocolError
@@ -99,6 +99,7 @@ class _Task:
     n_advanced: int = 0
     n_skewed: int = 0
     greatest: int | None = None
+    mover: str = ""
     files: list[DataFile] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
     minima: list[IntArray] = field(default_factory=list)
@@ -120,29 +121,30 @@ class _Task:
             rows = self._take_progress(rows)
             if rows.num_rows == 0:
                 return
-        if policy.frontier is FrontierPolicy.BATCH:
-            times = np.zeros((rows.num_rows, 1), dtype=np.int64)
-        else:
-            times = policy.domain.from_columns(rows, roles.times, first_row=first_row)
-        verdict = policy.judge(times, self.standing.counts, at=self.standing.at)
-        if verdict.refused.any():
-            self._refuse(rows, times, verdict)
+        admission = judge_rows(
+            policy,
+            self.standing.counts,
+            rows,
+            roles.times,
+            at=self.standing.at,
+            stream=self.plan.options.stream,
+            held_by=self.plan.held_by(self.standing),
+            first_row=first_row,
+        )
         payload = conform(roles.payload_of(rows), roles.form.payload, first_row=first_row)
         diffs = self._diffs(rows, first_row)
-        if verdict.plain or not verdict.dead.any():
-            self._messages(payload, verdict.times, diffs)
-        else:
-            keep = np.flatnonzero(verdict.message)
-            drop = np.flatnonzero(verdict.dead)
-            self._messages(payload.take(keep), verdict.times[keep], None if diffs is None else diffs[keep])
-            self._dead(payload.take(drop), verdict, drop, None if diffs is None else diffs[drop])
-        self.n_advanced += int((verdict.late & verdict.message).sum())
-        self.n_skewed += int((verdict.skewed & verdict.message).sum())
-        if policy.frontier is FrontierPolicy.BOUNDED:
-            moving = verdict.moving
-            if moving.any():
-                top = int(verdict.times[moving, 0].max())
-                self.greatest = top if self.greatest is None else max(self.greatest, top)
+        self._messages(*admission.messages(payload, diffs))
+        if admission.n_dead:
+            self.n_dead += admission.n_dead
+            letters, times = admission.letters(
+                roles.form, payload, diffs, stream=self.plan.options.stream, seq=self._seq
+            )
+            self._write(letters, times, "dead")
+        self.n_advanced += admission.n_advanced
+        self.n_skewed += admission.n_skewed
+        top = admission.greatest() if policy.frontier is FrontierPolicy.BOUNDED else None
+        if top is not None and (self.greatest is None or top[0] > self.greatest):
+            self.greatest, self.mover = top[0], f"row {first_row + top[1]} of {_task_name()}"
 
     def _messages(self, payload: pa.Table, times: IntArray, diffs: IntArray | None) -> None:
         n = payload.num_rows
@@ -159,17 +161,6 @@ class _Task:
         options, form = self.plan.options, self.plan.roles.form
         table = message_table(form, payload, times, options.stream, self._seq, diffs)
         self._write(table, times, "message")
-
-    def _dead(self, payload: pa.Table, verdict: Judgement, rows: IntArray, diffs: IntArray | None) -> None:
-        self.n_dead += len(rows)
-        options, form = self.plan.options, self.plan.roles.form
-        times = verdict.times[rows]
-        late, skewed = self.plan.policy.reasons(self.standing.counts, at=self.standing.at)
-        table = message_table(form, payload, times, options.stream, self._seq, diffs)
-        reasons = pa.array(np.where(verdict.late[rows], late, skewed), pa.string())
-        clock = pa.repeat(pa.scalar(self.standing.at, pa.timestamp("us", "UTC")), len(rows))
-        table = table.append_column("_reason", reasons).append_column("_at", clock)
-        self._write(table.select(form.dead_schema.names), times, "dead")
 
     def _write(self, table: pa.Table, times: IntArray, event: str) -> None:
         options = self.plan.options
@@ -235,19 +226,6 @@ class _Task:
         self.progress = consolidate_rows(times, deltas)
         return rows.filter(is_message)
 
-    def _refuse(self, rows: pa.Table, times: IntArray, verdict: Judgement) -> None:
-        row = int(np.flatnonzero(verdict.refused)[0])
-        raise late_error(
-            self.plan.policy,
-            self.standing.counts,
-            at=self.standing.at,
-            time=tuple(int(x) for x in times[row]),
-            skewed=bool(verdict.skewed[row]),
-            row={name: plain_value(rows.column(name)[row]) for name in rows.column_names},
-            stream=self.plan.options.stream,
-            joins=self.standing.base is not None,
-        )
-
     def discard(self) -> None:
         """Delete what was written; called when the task fails."""
         for path in self.begun:  # as many turns as files
@@ -276,8 +254,17 @@ class _Task:
             minima=minimal(np.concatenate(self.minima)) if self.minima else empty[0],
             bounds=joined_bounds(self.bounds),
             greatest=self.greatest,
+            mover=self.mover,
             progress_times=times,
             progress_deltas=deltas,
             files=tuple(self.files),
             digest=self.digest,
         )
+
+
+def _task_name() -> str:
+    """Return what Spark calls this task, for people who look for a row in its source."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return "a task" if context is None else f"partition {context.partitionId()}"

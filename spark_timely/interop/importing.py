@@ -28,7 +28,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import TypeVar, get_args
 
 import numpy as np
@@ -66,8 +65,8 @@ from spark_timely.interop.stamps import (
 )
 from spark_timely.log import Log
 from spark_timely.log.commit import discard_refused
-from spark_timely.log.files.format import TIMESTAMP, canonical_type, check_stream_name, conform
-from spark_timely.log.files.parquet import message_table, write_data_files
+from spark_timely.log.files.format import canonical_type, check_stream_name, conform
+from spark_timely.log.files.parquet import letter_table, message_table, write_data_files
 from spark_timely.log.machine.decide import decide_open
 from spark_timely.log.machine.state import CommitRequest, DataFile, StreamState
 from spark_timely.protocol.note import ImportMark, MicroBatch, Note
@@ -775,12 +774,8 @@ def _dead_files(log: Log, parts: list[pa.RecordBatch], stream: str, seq: int) ->
         return []
     form = log.format
     payload = _in_columns(log, pa.Table.from_batches(parts))
-    n = payload.num_rows
-    times = np.tile(np.array(log.domain.minimum, np.int64), (n, 1))
-    table = message_table(form, payload, times, stream, seq)
-    table = table.append_column("_reason", pa.repeat(pa.scalar(_UNSTAMPED_REASON), n))
-    table = table.append_column("_at", pa.repeat(pa.scalar(datetime.now(UTC), TIMESTAMP), n))
-    table = table.select(form.dead_schema.names)
+    times = np.tile(np.array(log.domain.minimum, np.int64), (payload.num_rows, 1))
+    table = letter_table(form, payload, times, stream, seq, reasons=_UNSTAMPED_REASON)
     return write_data_files(log.storage, table, times, stream=stream, seq=seq, domain=log.domain, event="dead")
 
 

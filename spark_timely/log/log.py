@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,7 @@ from spark_timely.errors import (
     described,
     shown,
 )
+from spark_timely.log.admission import policy_of
 from spark_timely.log.arguments import check_schema, check_text, check_whole, names_of, size_of
 from spark_timely.log.background import run_aside
 from spark_timely.log.commit import add_columns, append, discard, drop_unclaimed, open_stream
@@ -479,6 +480,10 @@ class Log:
     def _now(self) -> int:
         return int(self._clock() * 1_000_000)
 
+    def now_us(self) -> int:
+        """Return the wall clock that this handle uses, in microseconds since the epoch, UTC."""
+        return self._now()
+
     def open_stream(
         self,
         name: str,
@@ -579,6 +584,10 @@ class Log:
         target_file_size: int | str = TARGET_FILE_BYTES,
         compression: str = "zstd",
         missing_columns: str | Sequence[str] = (),
+        late_data: Literal["error", "deadLetter", "advance"] = "error",
+        bad_time: Literal["error", "deadLetter"] = "error",
+        max_future_skew: int | str | dt.timedelta | None = None,
+        lateness: int | str | dt.timedelta | None = None,
     ) -> StreamWriter:
         """Open a stream, unless its owner has done so before, and return what appends to it.
 
@@ -599,6 +608,13 @@ class Log:
         missing_columns : str or sequence of str
             Columns of the log that rows may lack: they are stored as null. Rows that lack another column that the log
             was made with are refused.
+        late_data, bad_time, max_future_skew
+            What becomes of rows behind the stream's frontier, of rows without a usable time, and which rows are too
+            far in the future: as the options `lateData`, `badTime` and `maxFutureSkew` of the sink. Late rows and
+            rows without a time are refused unless given.
+        lateness : int, str or timedelta, optional
+            Lets each append move the frontier to its greatest time less this, as ``frontier=bounded`` of the sink
+            does. Rows alone move it then: `append` takes neither `advance_to` nor `progress`.
 
         Raises
         ------
@@ -613,6 +629,9 @@ class Log:
         check_text(attempt, "owner", owner, optional=True)
         missing = names_of(attempt, "missing_columns", missing_columns) if missing_columns else ()
         self.format.check_absent(self.format.payload.names, allowed=missing, attempt=attempt)
+        policy = policy_of(
+            self.domain, attempt, late_data=late_data, bad_time=bad_time, skew=max_future_skew, lateness=lateness
+        )
         name = owner if owner is not None else f"producer-{uuid.uuid4()}"
         if takeover:
             self.refresh()
@@ -620,7 +639,15 @@ class Log:
             if state is not None and state.owner != name:
                 self._take_over(state, name)
         self.open_stream(stream, owner=name, at=at, donor=donor)
-        return StreamWriter(self, stream, name, target_file_size=size, compression=compression, missing_columns=missing)
+        return StreamWriter(
+            self,
+            stream,
+            name,
+            target_file_size=size,
+            compression=compression,
+            missing_columns=missing,
+            policy=policy,
+        )
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add payload columns that may be null; messages that were written without them have nulls there.

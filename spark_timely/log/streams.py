@@ -60,6 +60,9 @@ class CaptureLog(Protocol):
     def path(self) -> str:
         """Where the log is."""
 
+    def now_us(self) -> int:
+        """Return the wall clock of this handle, in microseconds since the epoch, UTC."""
+
     @property
     def log_id(self) -> str:
         """Identity of the log: another one in its place has another."""

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import operator
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_timely.canonical.row_hash import digest_of
 from spark_timely.errors import (
@@ -30,9 +31,11 @@ from spark_timely.errors import (
     SinceViolationError,
     StorageError,
     TimelyError,
+    UnheldCapabilityError,
     UpperMismatchError,
     shown,
 )
+from spark_timely.log.admission import Admission, judge_rows
 from spark_timely.log.arguments import check_text, names_of
 from spark_timely.log.commit import discard_refused
 from spark_timely.log.files.format import conform
@@ -41,10 +44,11 @@ from spark_timely.log.machine.decide import closed_stream, missing_stream
 from spark_timely.log.machine.repetition import Repetition, judge_repetition
 from spark_timely.log.machine.state import CommitOutcome, CommitRequest, DataFile, StreamState
 from spark_timely.log.rows import RowsLike, table_of
-from spark_timely.protocol.note import MicroBatch, Note
+from spark_timely.protocol.note import MicroBatch, Mover, Note
+from spark_timely.protocol.policy import BadTime, FrontierPolicy, HeldBy, Policy, late_cause
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray, TimesLike, as_diffs, as_times, concat_times, consolidate_rows
+from spark_timely.time.arrays import IntArray, TimesLike, as_diffs, as_times, beyond, concat_times, consolidate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,6 +81,24 @@ class _Given(NamedTuple):
 
     table: pa.Table
     names: tuple[str, ...]
+
+
+class _Rows(NamedTuple):
+    """Rows in the columns of the log, before any is judged."""
+
+    given: _Given
+    payload: pa.Table
+    diffs: npt.NDArray[np.int64] | None
+
+
+class _Judged(NamedTuple):
+    """Rows as a commit is to hold them."""
+
+    messages: pa.Table
+    times: IntArray
+    letters: pa.Table
+    letter_times: IntArray
+    admission: Admission
 
 
 class _Progress(NamedTuple):
@@ -131,6 +153,8 @@ class StreamWriter:
         Codec of Parquet.
     missing_columns : sequence of str
         Columns of the log that rows may lack.
+    policy : Policy, optional
+        What becomes of late rows, rows of the future and rows without a usable time; all are refused unless given.
 
     Raises
     ------
@@ -147,6 +171,7 @@ class StreamWriter:
         target_file_size: int = TARGET_FILE_BYTES,
         compression: str = "zstd",
         missing_columns: Sequence[str] = (),
+        policy: Policy | None = None,
     ) -> None:
         log.check_writable()
         self.log = log
@@ -155,6 +180,7 @@ class StreamWriter:
         self._target = target_file_size
         self._compression = compression
         self._missing = tuple(missing_columns)
+        self._policy = Policy(log.domain, FrontierPolicy.HOLD) if policy is None else policy
         # Of the newest commit that this writer knows: a log that has another id, or fewer commits, went back.
         self._log_id, self._seq = log.log_id, -1
         # Appends without a key that may have happened, until they are repeated or cannot happen any more.
@@ -268,20 +294,26 @@ class StreamWriter:
             msg = f"{self._attempt}: found both advance_to and progress"
             raise InvalidUsageError(msg, hint="give one of them, or none")
         self.log.refresh()
-        given, moves = self._given(rows, time_column), _Progress(advance_to, progress)
+        moves = _Progress(advance_to, progress)
+        self._check_moves(moves)
+        given = self._in_columns(self._given(rows, time_column))
         note = Note(attempt=secrets.token_hex(8)) if batch is None else self._keyed(batch, given)
         key = None if batch is None else operator.index(batch)
         done = self._done(key, note, given, moves)
         if done is not None:
             return done
         state = self._writable()
-        table, times = self._messages(given, state)
-        if advance_to is not None:
+        judged = self._judged(given, state)
+        note = _with_counts(note, judged.admission)
+        if self._policy.frontier is FrontierPolicy.BOUNDED:
+            moved_times, moved_deltas, note = self._lateness(state, judged.admission, note)
+            p_times, deltas = moved_times, np.asarray(moved_deltas, np.int64)
+        elif advance_to is not None:
             p_times, deltas = self._downgrade(state, self.log.domain.parse_frontier(advance_to))
         else:
             p_times, deltas = self._changes(progress)
         try:
-            outcome = self._commit(state, table, times, p_times, deltas, reason, batch=key, note=note)
+            outcome = self._commit(state, judged, p_times, deltas, reason, batch=key, note=note, rows=given)
         except (UpperMismatchError, RolledBackError, ClosedError):
             # Perhaps by this very append: of another process, or by an earlier attempt that took effect only now.
             done = self._done(key, note, given, moves)
@@ -293,7 +325,26 @@ class StreamWriter:
             self._done(key, note, given, moves)
         return outcome
 
-    def _keyed(self, batch: int, given: _Given) -> Note:
+    def _check_moves(self, moves: _Progress) -> None:
+        """Refuse progress that is stated where the writer itself derives it from the rows."""
+        if self._policy.frontier is FrontierPolicy.BOUNDED and moves != (None, None):
+            given = "progress" if moves.advance_to is None else "advance_to"
+            msg = f"{self._attempt}: found {given} together with lateness"
+            raise InvalidUsageError(
+                msg, hint="leave it out: a writer with lateness moves the frontier by the rows; or call advance"
+            )
+
+    def _lateness(self, state: StreamState, admission: Admission, note: Note) -> tuple[IntArray, IntArray, Note]:
+        """Return the progress of an append by a writer with lateness, and the note with the row that makes it."""
+        top = admission.greatest()
+        change = self._policy.downgrade(state.counts, greatest=None if top is None else top[0])
+        if top is None or not len(change.times):
+            return change.times, change.deltas, note
+        frontier = int(change.times[change.deltas > 0][0, 0])
+        mover = Mover(top[0], frontier, state.seq + 1, admission.at, f"row {top[1]} of the append")
+        return change.times, change.deltas, replace(note, mover=mover)
+
+    def _keyed(self, batch: int, given: _Rows) -> Note:
         """Return what the log keeps of an append with a key: the digest of its rows."""
         try:
             fits = not isinstance(batch, bool) and 0 <= operator.index(batch) < 2**63
@@ -302,10 +353,9 @@ class StreamWriter:
         if not fits:
             msg = f"{self._attempt}: found batch={shown(batch)}"
             raise InvalidUsageError(msg, hint="give a whole number from 0 on, greater than that of the append before")
-        table, _ = self._messages(given, self.state)
-        return Note(batch=MicroBatch(digest=_digest(table), n_input=table.num_rows))
+        return Note(batch=MicroBatch(digest=self._digest(given), n_input=given.payload.num_rows))
 
-    def _done(self, batch: int | None, note: Note, given: _Given, moves: _Progress) -> CommitOutcome | None:
+    def _done(self, batch: int | None, note: Note, given: _Rows, moves: _Progress) -> CommitOutcome | None:
         """Return the outcome of an append that the stream has already, None if it has not; refuse another one."""
         repeated = None
         if batch is None or not self._holds(batch, note, moves):
@@ -359,13 +409,12 @@ class StreamWriter:
             context={"path": self.log.path, "stream": self.stream, "batch": batch, "newest": state.batch},
         )
 
-    def _happened(self, batch: int | None, given: _Given, moves: _Progress) -> _Unclear | None:
+    def _happened(self, batch: int | None, given: _Rows, moves: _Progress) -> _Unclear | None:
         """Return the append of these rows whose outcome was unclear and which did happen, None if there is none.
 
         Those that did not happen, and cannot any more, are forgotten.
         """
-        table, _ = self._messages(given, self.state)
-        digest = _digest(table)
+        table, digest = given.payload, self._digest(given)
         for each in list(self._unclear):  # as many turns as errors of the storage that nobody came back to
             if each.landed is None:
                 found = self.log.commits_of({self.stream: each.seq}).get(self.stream)
@@ -427,6 +476,8 @@ class StreamWriter:
 
     def _progressed(self, done: StreamState, moves: _Progress) -> bool:
         """Whether a commit made the progress that is asked for."""
+        if self._policy.frontier is FrontierPolicy.BOUNDED:
+            return True  # the rows made it
         if moves.advance_to is not None:
             times, deltas = downgrade_to(done.before, self.log.domain.parse_frontier(moves.advance_to))
         else:
@@ -478,14 +529,15 @@ class StreamWriter:
         domain = self.log.domain
         want, after = domain.parse_frontier(expected), domain.parse_frontier(upper)
         self.log.refresh()
-        given = self._given(rows, time_column)
+        given = self._in_columns(self._given(rows, time_column))
         state = self.state
         if state.frontier != want:
             raise self._moved(want, state.frontier)
         if state.closed:
             raise closed_stream(self.log.path, self.stream)
         p_times, deltas = self._downgrade(state, after)
-        table, times = self._messages(given, state)
+        judged = self._judged(given, state)
+        times = judged.times
         late = after.beyond(times)
         if late.any():
             row = int(np.flatnonzero(late)[0])
@@ -501,7 +553,8 @@ class StreamWriter:
                 frontier=after.to_json(),
             )
         try:
-            return self._commit(state, table, times, p_times, deltas, reason, note=note, fence=fence)
+            counted = _with_counts(note or Note(), judged.admission)
+            return self._commit(state, judged, p_times, deltas, reason, note=counted, fence=fence)
         except UpperMismatchError as error:
             current = self.state.frontier
             if current == want:
@@ -574,7 +627,7 @@ class StreamWriter:
         state = self._writable()
         p_times, deltas = self._downgrade(state, target)
         try:
-            return self._commit(state, None, None, p_times, deltas, reason)
+            return self._commit(state, None, p_times, deltas, reason)
         except (UpperMismatchError, ClosedError):
             # Perhaps by this very advance, whose first attempt took effect only now.
             if not self._is_at(target):
@@ -650,8 +703,8 @@ class StreamWriter:
             names = names_of(self._attempt, "time_column", time_column)
         return _Given(table_of(rows, self.log.format, attempt=self._attempt), names)
 
-    def _messages(self, given: _Given, state: StreamState) -> tuple[pa.Table, IntArray]:
-        """Return the rows as the log keeps them, and their times."""
+    def _in_columns(self, given: _Given) -> _Rows:
+        """Return rows in the columns of the log; refuse those that do not fit."""
         form = self.log.format
         table, names = given
         absent = [n for n in names if n not in table.schema.names]
@@ -662,7 +715,8 @@ class StreamWriter:
                 hint="give the rows the log's time columns, or name others with time_column=…",
                 context={"column": absent[0]},
             )
-        times = form.domain.from_columns(table, names)
+        if self._policy.bad_time is BadTime.ERROR:
+            form.domain.from_columns(table, names)
         # A time column beside the one that was named is a column that the log does not know.
         own = set(form.domain.columns).intersection(names) | ({"_diff"} if form.kind == "collection" else set())
         diffs = None
@@ -670,14 +724,43 @@ class StreamWriter:
             diffs = _diffs(table.column("_diff"))
         places = [i for i, n in enumerate(table.schema.names) if n not in own]
         payload = form.with_absent(table.select(places), allowed=self._missing, attempt=self._attempt)
-        payload = conform(payload, form.payload)
-        return message_table(form, payload, times, self.stream, state.seq + 1, diffs), times
+        return _Rows(given, conform(payload, form.payload), diffs)
+
+    def _judged(self, rows: _Rows, state: StreamState) -> _Judged:
+        """Judge rows by what the stream holds; late ones that the writer refuses are left for the log's own check."""
+        form, policy = self.log.format, self._policy
+        table, names = rows.given
+        admission = judge_rows(
+            policy,
+            state.counts,
+            table,
+            names,
+            at=self.log.now_us(),
+            stream=self.stream,
+            held_by=HeldBy(mover=state.note.mover),
+            late_refused=False,
+        )
+        payload, times, diffs = admission.messages(rows.payload, rows.diffs)
+        messages = message_table(form, payload, times, self.stream, state.seq + 1, diffs)
+        letters, letter_times = admission.letters(form, rows.payload, rows.diffs, stream=self.stream, seq=state.seq + 1)
+        return _Judged(messages, times, letters, letter_times, admission)
+
+    def _digest(self, rows: _Rows) -> str:
+        """Return the digest of rows as the log keeps them, whatever becomes of them and in whatever commit."""
+        form = self.log.format
+        found = form.domain.read_columns(*rows.given)
+        table = message_table(form, rows.payload, found.times, self.stream, 0, rows.diffs)
+        bad = found.null | found.outside
+        if bad.any():
+            texts = form.domain.found_text(*rows.given)
+            table = table.append_column("_found", pc.if_else(pa.array(bad), texts, pa.scalar(None, pa.string())))
+        names = [(name, name) for name in table.schema.names if name not in ("_stream", "_seq")]
+        return digest_of(table, names).text
 
     def _commit(
         self,
         state: StreamState,
-        table: pa.Table | None,
-        times: IntArray | None,
+        judged: _Judged | None,
         p_times: IntArray,
         deltas: npt.NDArray[np.int64],
         reason: str,
@@ -685,34 +768,55 @@ class StreamWriter:
         batch: int | None = None,
         note: Note | None = None,
         fence: Fence | None = None,
+        rows: _Rows | None = None,
     ) -> CommitOutcome:
         log = self.log
         # Judged before anything is written, so that a refusal leaves no file behind.
-        if times is not None and len(times):
-            check_messages(state.counts, times, stream=self.stream, seq=state.seq + 1, domain=log.domain)
+        if judged is not None and len(judged.times):
+            self._check_messages(state, judged.times)
         check_progress(state.counts, p_times, deltas, stream=self.stream, seq=state.seq + 1, domain=log.domain)
         files: list[DataFile] = []
-        if table is not None and times is not None:
-            files = write_data_files(
-                log.storage,
-                table,
-                times,
-                stream=self.stream,
-                seq=state.seq + 1,
-                domain=log.domain,
-                target_file_size=self._target,
-                compression=self._compression,
-            )
+        if judged is not None:
+            tables = ((judged.messages, judged.times, "message"), (judged.letters, judged.letter_times, "dead"))
+            for table, times, event in tables:  # two turns
+                files += write_data_files(
+                    log.storage,
+                    table,
+                    times,
+                    stream=self.stream,
+                    seq=state.seq + 1,
+                    domain=log.domain,
+                    event=event,
+                    target_file_size=self._target,
+                    compression=self._compression,
+                )
         try:
             return self._request(state, files, p_times, deltas, reason, note or Note(), batch=batch, fence=fence)
         except BaseException as error:
-            if note is not None and table is not None and _is_unclear(error):
+            if note is not None and rows is not None and _is_unclear(error):
                 if note.attempt is not None:
-                    self._unclear.append(_Unclear(state.seq + 1, note.attempt, _digest(table), files))
+                    self._unclear.append(_Unclear(state.seq + 1, note.attempt, self._digest(rows), files))
                 if isinstance(error, StorageError) and (note.attempt is not None or batch is not None):
                     repeat = _REPEAT if note.attempt is not None else _REPEAT_KEYED
                     error.hint = repeat if error.hint is None else f"{error.hint}; {repeat}"
             raise
+
+    def _check_messages(self, state: StreamState, times: IntArray) -> None:
+        """Refuse messages at times that the stream does not hold, with the cause where it is known."""
+        try:
+            check_messages(state.counts, times, stream=self.stream, seq=state.seq + 1, domain=self.log.domain)
+        except UnheldCapabilityError as error:
+            row = times[int(np.flatnonzero(~beyond(times, state.frontier.times))[0])]
+            time = tuple(int(x) for x in row)
+            found, hint = late_cause(self._policy, state.counts, time=time, held_by=HeldBy(mover=state.note.mover))
+            msg = f"{error.message}{found}"
+            raise UnheldCapabilityError(
+                msg,
+                hint=f"{error.hint}{hint}",
+                context=error.context,
+                time=error.time,
+                held=error.held,
+            ) from None
 
     def _request(
         self,
@@ -762,10 +866,12 @@ def _is_unclear(error: BaseException) -> bool:
     return True
 
 
-def _digest(table: pa.Table) -> str:
-    """Return the digest of rows as the log keeps them, whatever commit they are for."""
-    names = [(name, name) for name in table.schema.names if name not in ("_stream", "_seq")]
-    return digest_of(table, names).text
+def _with_counts(note: Note, admission: Admission) -> Note:
+    """Return the note with the numbers of rows that were treated specially."""
+    if note.batch is None:
+        return replace(note, letters=admission.n_dead)
+    n_dead, n_advanced, n_skewed = admission.n_dead, admission.n_advanced, admission.n_skewed
+    return replace(note, batch=replace(note.batch, dead=n_dead, advanced=n_advanced, skewed=n_skewed))
 
 
 def _nothing(arity: int) -> tuple[IntArray, npt.NDArray[np.int64]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final, TypeVar, cast
 
@@ -36,6 +36,7 @@ __all__ = [
     "ImportMark",
     "InputNote",
     "MicroBatch",
+    "Mover",
     "Note",
     "Opening",
     "OutputFailure",
@@ -109,6 +110,31 @@ class MicroBatch:
     dead: int = 0
     advanced: int = 0
     skewed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mover:
+    """Say which row moved a bounded frontier. Lasts, until another row moves it.
+
+    Attributes
+    ----------
+    time : int
+        Of the row.
+    frontier : int
+        To where the frontier moved.
+    seq : int
+        Number of the commit that holds the row.
+    at : int
+        Wall clock by which it was judged, microseconds since the epoch, UTC.
+    place : str
+        Where the row came from, for people: a task's partition, a row of an append. Never a value of it.
+    """
+
+    time: int
+    frontier: int
+    seq: int
+    at: int
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +393,12 @@ class Note:
     greatest : int or None
         Greatest time of the stream's messages, rows too far in the future left out; None without any, and with times
         of several coordinates. Lasts.
+    mover : Mover or None
+        The row that moved the frontier of ``frontier=bounded`` last. Lasts.
+    letters : int
+        Dead letters of this commit, where no micro-batch says how many. Passes.
+    resubmitted : tuple of (int, int)
+        First and last numbers of the stream's commits whose dead letters were appended to it again. Lasts.
     former : tuple of str
         Former owners of the stream, in order. Lasts.
     gaps : tuple of (int, int)
@@ -405,6 +437,9 @@ class Note:
     output: OutputNote | None = None
     statements: str | None = None
     base: bool = False
+    mover: Mover | None = None
+    letters: int = 0
+    resubmitted: tuple[tuple[int, int], ...] = ()
 
     def following(self, before: Note, *, owner: str | None = None) -> Note:
         """Return this note with what lasts of the note before it (invariant 2).
@@ -423,7 +458,7 @@ class Note:
         True
         >>> Note().following(first, owner="q1")
         Note(opening=None, claimed=None, attempt=None, batch=None, greatest=7, former=('q1',), gaps=(), lost=(), \
-differing=0, mark=None, output=None, statements=None, base=False)
+differing=0, mark=None, output=None, statements=None, base=False, mover=None, letters=0, resubmitted=())
         """
         seen = [top for top in (before.greatest, self.greatest) if top is not None]
         kept = replace(
@@ -431,6 +466,8 @@ differing=0, mark=None, output=None, statements=None, base=False)
             greatest=max(seen, default=None),
             former=before.former,
             lost=before.lost,
+            mover=before.mover if self.mover is None else self.mover,
+            resubmitted=joined_spans(before.resubmitted, self.resubmitted),
             output=_restated(before.output) if self.output is None else self.output,
             statements=before.statements if self.statements is None else self.statements,
         )
@@ -518,6 +555,9 @@ differing=0, mark=None, output=None, statements=None, base=False)
                 output=_output(facts.get("output")),
                 statements=cast("str | None", facts.get("statements")),
                 base=bool(facts.get("base", False)),
+                mover=_part(Mover, facts.get("mover")),
+                letters=cast("int", facts.get("letters", 0)),
+                resubmitted=tuple((int(a), int(b)) for a, b in cast("list[list[int]]", facts.get("resubmitted", ()))),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise _unreadable(text) from error
@@ -525,8 +565,26 @@ differing=0, mark=None, output=None, statements=None, base=False)
 
 _SMALLER = {
     "output": "shorten the paths of the inputs: the dataflow has too many for paths of this length",
+    "resubmitted": "resubmit commits next to each other: the list of those that were is too long",
     "former": "capture into another stream: this one changed owners too often",
 }
+
+
+def joined_spans(*parts: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return spans of whole numbers, first and last, as few and in order.
+
+    Examples
+    --------
+    >>> joined_spans([(1, 2), (7, 7)], [(3, 3)])
+    ((1, 3), (7, 7))
+    """
+    spans: list[tuple[int, int]] = []
+    for first, last in sorted(span for part in parts for span in part):  # some
+        if spans and first <= spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], max(spans[-1][1], last))
+        else:
+            spans.append((first, last))
+    return tuple(spans)
 
 
 def _restated(output: OutputNote | None) -> OutputNote | None:

@@ -10,25 +10,28 @@ Invariants
 1. A row is judged only by the counts before the micro-batch, the options and the micro-batch's
    recorded wall clock: never by other rows, so how rows are spread over tasks changes nothing.
 2. Every row is exactly one of: message at its own time, message at an advanced time, dead letter,
-   refused. Refused rows exist only under ``late_data="error"``.
+   refused. Refused rows exist only under ``late_data="error"``, and under ``bad_time="error"`` where a row has no time.
 3. No message is at a time that the held capability does not cover.
 4. What `Policy.downgrade` states is legal after `Policy.judge`: it gives up only what is held, and
    asks only for times that something held is less than or equal to.
-5. A skewed row never moves the frontier.
+5. A skewed row never moves the frontier, nor does a dead letter.
+6. Whether a row has a usable time is asked first; one that has none is neither late nor skewed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, LateDataError, shown
+from spark_timely.protocol.note import Mover
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import advance, beyond, consolidate_rows
+from spark_timely.time.domain import FoundTimes, TimeType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,15 +40,25 @@ if TYPE_CHECKING:
     from spark_timely.time.domain import TimeDomain
 
 __all__ = [
+    "BadTime",
     "Downgrade",
     "FrontierPolicy",
+    "HeldBy",
     "Judgement",
     "LateData",
     "Policy",
+    "bad_time_hint",
+    "late_cause",
     "late_error",
 ]
 
 _DAY_US = 86_400_000_000
+
+NO_TIME: Final = "no time: found "
+"""How the reason of a dead letter begins whose time is null; what its columns hold follows."""
+
+OUT_OF_BOUNDS: Final = "out of bounds: found "
+"""The same of one whose time is no time of its type."""
 
 
 class FrontierPolicy(StrEnum):
@@ -80,6 +93,19 @@ class LateData(StrEnum):
     ADVANCE = "advance"
 
 
+class BadTime(StrEnum):
+    """Say what becomes of a row whose time is null or outside of its type's bounds.
+
+    Examples
+    --------
+    >>> BadTime("deadLetter") is BadTime.DEAD_LETTER
+    True
+    """
+
+    ERROR = "error"
+    DEAD_LETTER = "deadLetter"
+
+
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """Hold the verdict about each of n rows.
@@ -87,9 +113,10 @@ class Judgement:
     Attributes
     ----------
     times : ndarray of int64, shape (n, k)
-        Time under which each row is stored. A dead letter keeps its own time.
-    late, skewed : ndarray of bool, shape (n,)
-        Rows behind the held frontier, and rows too far in the future. Never both.
+        Time under which each row is stored. A dead letter keeps its own time, if it has one; else it stands at the
+        minimum.
+    bad, late, skewed : ndarray of bool, shape (n,)
+        Rows without a usable time, rows behind the held frontier, and rows too far in the future. Never two of them.
     dead, refused : ndarray of bool, shape (n,)
         Rows to set apart, and rows that forbid the micro-batch. Never both.
 
@@ -97,11 +124,12 @@ class Judgement:
     --------
     >>> import numpy as np
     >>> no = np.array([False])
-    >>> Judgement(np.array([[4]]), late=no, skewed=no, dead=no, refused=no).message.tolist()
+    >>> Judgement(np.array([[4]]), bad=no, late=no, skewed=no, dead=no, refused=no).message.tolist()
     [True]
     """
 
     times: IntArray
+    bad: BoolArray
     late: BoolArray
     skewed: BoolArray
     dead: BoolArray
@@ -120,7 +148,7 @@ class Judgement:
     @property
     def plain(self) -> bool:
         """Whether every row is a message at its own time."""
-        return not (self.late.any() or self.skewed.any())
+        return not (self.bad.any() or self.late.any() or self.skewed.any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +194,8 @@ class Policy:
     max_future_skew : int or None
         How far a time may lie after the reference (the wall clock for date and timestamp, the
         held time for integers), in units of the time. None allows any time.
+    bad_time : BadTime
+        What becomes of rows whose time is null or outside of its type's bounds.
 
     Raises
     ------
@@ -186,6 +216,7 @@ class Policy:
     late_data: LateData = LateData.ERROR
     lateness: int = 0
     max_future_skew: int | None = None
+    bad_time: BadTime = BadTime.ERROR
 
     def __post_init__(self) -> None:
         """Refuse combinations that mean nothing."""
@@ -242,10 +273,9 @@ class Policy:
         if self.max_future_skew is None:
             return None
         (kind,) = self.domain.types
-        if kind.value == "timestamp":
-            reference = at
-        elif kind.value == "date":
-            reference = at // _DAY_US
+        clock = _clock_units(kind, at)
+        if clock is not None:
+            reference = clock
         else:
             held = counts.frontier
             reference = int(held.times[0, 0]) if not held.is_empty else self.domain.minimum[0]
@@ -253,13 +283,14 @@ class Policy:
                 return None
         return min(reference + self.max_future_skew, kind.hi)
 
-    def judge(self, times: IntArray, counts: StreamCounts, *, at: int) -> Judgement:
+    def judge(self, times: IntArray | FoundTimes, counts: StreamCounts, *, at: int) -> Judgement:
         """Say for each row what becomes of it.
 
         Parameters
         ----------
-        times : ndarray of int64, shape (n, k)
-            Each row's own time. Not modified. Ignored but for its length under ``batch``.
+        times : ndarray of int64, shape (n, k), or FoundTimes
+            Each row's own time, where all have one; else what was found. Not modified. Ignored but for its length
+            under ``batch``.
         counts : StreamCounts
             Counts before the micro-batch.
         at : int
@@ -284,25 +315,37 @@ class Policy:
         [5, 5, 8]
         """
         held = counts.frontier
-        n = len(times)
+        found = times if isinstance(times, FoundTimes) else None
+        own = times.times if isinstance(times, FoundTimes) else times
+        n = len(own)
         none = np.zeros(n, dtype=bool)
         if self.frontier is FrontierPolicy.BATCH:
             stamped = np.broadcast_to(held.times[:1], (n, 1))
-            return Judgement(stamped, late=none, skewed=none, dead=none, refused=none)
-        late = ~beyond(times, held.times)
+            return Judgement(stamped, bad=none, late=none, skewed=none, dead=none, refused=none)
+        sets_bad_apart = self.bad_time is BadTime.DEAD_LETTER
+        bad = none if found is None else found.null | found.outside
+        if found is not None and sets_bad_apart:
+            # Else they are late, as what is behind every frontier.
+            bad = bad | found.below
+        late = ~beyond(own, held.times) & ~bad
         limit = self.skew_limit(counts, at)
-        skewed = none if limit is None else (times[:, 0] > limit) & ~late
+        skewed = none if limit is None else (own[:, 0] > limit) & ~late & ~bad
         outcast = late | skewed
-        placed = times
+        placed = own
         if self.late_data is LateData.ADVANCE and late.any():
-            placed = times.copy()
-            placed[late] = advance(times[late], held.times)
+            placed = own.copy()
+            placed[late] = advance(own[late], held.times)
+        if bad.any():
+            placed = np.where(bad[:, None], np.array(self.domain.minimum, np.int64), placed)
+        dead = outcast if self.late_data is LateData.DEAD_LETTER else none
+        refused = outcast if self.late_data is LateData.ERROR else none
         return Judgement(
             placed,
+            bad=bad,
             late=late,
             skewed=skewed,
-            dead=outcast if self.late_data is LateData.DEAD_LETTER else none,
-            refused=outcast if self.late_data is LateData.ERROR else none,
+            dead=dead | bad if sets_bad_apart else dead,
+            refused=refused if sets_bad_apart else refused | bad,
         )
 
     def downgrade(
@@ -407,6 +450,40 @@ class Policy:
         return f"late: behind the frontier {held}", f"skewed{after}"
 
 
+@dataclass(frozen=True, slots=True)
+class HeldBy:
+    """Say why a stream holds what it holds, for errors about rows that are behind that.
+
+    Attributes
+    ----------
+    mover : Mover or None
+        The row that moved the frontier last, where that is known.
+    joins : bool
+        Whether the stream is new in a log that did not wait for it.
+
+    Examples
+    --------
+    >>> HeldBy().mover is None
+    True
+    """
+
+    mover: Mover | None = None
+    joins: bool = False
+
+
+def bad_time_hint(policy: Policy, hint: str) -> str:
+    """Return the hint about a row without a usable time, with the option that sets it apart where there is one.
+
+    Examples
+    --------
+    >>> from spark_timely.time.domain import TimeDomain
+    >>> bad_time_hint(Policy(TimeDomain(("long",)), FrontierPolicy.HOLD), "fill the column")
+    "fill the column, or set badTime to 'deadLetter' to set such rows apart"
+    """
+    chosen = policy.frontier in (FrontierPolicy.BOUNDED, FrontierPolicy.SOURCE, FrontierPolicy.HOLD)
+    return f"{hint}, or set badTime to 'deadLetter' to set such rows apart" if chosen else hint
+
+
 def late_error(
     policy: Policy,
     counts: StreamCounts,
@@ -416,7 +493,7 @@ def late_error(
     skewed: bool,
     row: Mapping[str, object],
     stream: str,
-    joins: bool = False,
+    held_by: HeldBy = HeldBy(),
 ) -> LateDataError:
     """Return the error for a row that ``lateData=error`` refuses.
 
@@ -436,13 +513,13 @@ def late_error(
         Names and values of the row, to recognise it by.
     stream : str
         Name of the stream.
-    joins : bool
-        Whether the stream is new in a log that did not wait for it.
+    held_by : HeldBy
+        Why the frontier is where it is.
 
     Returns
     -------
     LateDataError
-        Names row, time, frontier, and the options that let the row pass.
+        Names row, time, frontier, what moved the frontier there, and the options that let the row pass.
 
     Examples
     --------
@@ -455,7 +532,6 @@ set lateData to 'deadLetter' to set late rows apart, or to 'advance' to move the
     """
     domain = policy.domain
     time_shown = domain.render_time(time)
-    frontier = domain.render_frontier(counts.frontier)
     text = shown(dict(row))
     if skewed:
         limit = policy.skew_limit(counts, at)
@@ -466,24 +542,91 @@ set lateData to 'deadLetter' to set late rows apart, or to 'advance' to move the
             " 'advance' to keep them without moving the frontier"
         )
     else:
-        found = f"found time {time_shown!r} behind the frontier {frontier}"
-        hint = "set lateData to 'deadLetter' to set late rows apart, or to 'advance' to move them to the frontier"
-        if policy.frontier is FrontierPolicy.BOUNDED:
-            hint += "; a larger lateness keeps more times open"
-        if policy.frontier is FrontierPolicy.SOURCE:
-            hint += "; the query itself moves times back, as rounding down does: capture the time that the source gives"
-        if joins:
-            hint += (
-                "; the stream joins a log that did not wait for it: give streams=2, or as many as there will be, to the"
-                " query that makes the log"
-            )
+        found, hint = late_cause(policy, counts, time=time, held_by=held_by)
+        found = f"found time {time_shown!r} behind the frontier {domain.render_frontier(counts.frontier)}{found}"
+        hint = (
+            f"set lateData to 'deadLetter' to set late rows apart, or to 'advance' to move them to the frontier{hint}"
+        )
     return LateDataError(
         f"could not capture row {text} in stream {stream!r}: {found}",
         hint=hint,
         context={"stream": stream},
         time=time_shown,
-        frontier=frontier,
+        frontier=domain.render_frontier(counts.frontier),
     )
+
+
+def late_cause(policy: Policy, counts: StreamCounts, *, time: tuple[int, ...], held_by: HeldBy) -> tuple[str, str]:
+    """Return why a row is late, as it follows its time and the frontier, and what to do about that beside `lateData`.
+
+    Parameters
+    ----------
+    policy, counts
+        By which it was judged.
+    time : tuple of int
+        The row's own time.
+    held_by : HeldBy
+
+    Returns
+    -------
+    found, hint : str
+        Empty where nothing is known.
+
+    Examples
+    --------
+    >>> from spark_timely.time.domain import TimeDomain
+    >>> policy = Policy(TimeDomain(("date",)), FrontierPolicy.HOLD)
+    >>> late_cause(policy, StreamCounts.initial(-98615), time=(-98616,), held_by=HeldBy())[0]
+    ', and 1700-01-01 is the least time of type date'
+    """
+    domain = policy.domain
+    kind = next(
+        (k for k, x in zip(domain.types, time, strict=True) if x < k.lo), None
+    )  # integers never are: their column does not hold such
+    if kind is not None:
+        return (
+            f", and {kind.render(kind.lo)} is the least time of type {kind.value}",
+            "; set badTime to 'deadLetter' to set apart what has no usable time, or correct the time in the query",
+        )
+    # Sources move the frontier of `source`, whatever moved it before.
+    mover = None if policy.frontier is FrontierPolicy.SOURCE else held_by.mover
+    type_ = domain.types[0]
+    if mover is not None and counts.frontier == Antichain.of(mover.frontier):
+        found = f", to which a row at time {type_.render(mover.time)!r} moved it ({_where_from(mover)})"
+        clock = _clock_units(type_, mover.at)
+        if clock is not None and mover.frontier > clock:
+            ahead = type_.render_duration(mover.time - clock)
+            return (
+                f"{found}, {ahead} after the wall clock",
+                "; keep such rows from moving the frontier with maxFutureSkew='1 day', and see 'My frontier is too far'"
+                " in the documentation: a larger lateness does not bring it back",
+            )
+        needed = type_.render_duration(mover.time - time[0])
+        return found, f"; a lateness of {needed!r} would have kept this time open"
+    if mover is not None:
+        return "", "; no row moved the frontier there: it was advanced, or its query was idle"
+    hint = ""
+    if held_by.joins:
+        hint = (
+            "; the stream joins a log that did not wait for it: give streams=2, or as many as there will be, to the"
+            " query that makes the log"
+        )
+    elif policy.frontier is FrontierPolicy.BOUNDED:
+        hint = "; a larger lateness keeps more times open"
+    if policy.frontier is FrontierPolicy.SOURCE:
+        hint += "; the query itself moves times back, as rounding down does: capture the time that the source gives"
+    return "", hint
+
+
+def _where_from(mover: Mover) -> str:
+    return ", ".join(part for part in (mover.place, f"commit {mover.seq}") if part)
+
+
+def _clock_units(kind: TimeType, at: int) -> int | None:
+    """Return a moment of the wall clock in units of times; None for integers, which have no clock."""
+    if kind.value == "timestamp":
+        return at
+    return at // _DAY_US if kind.value == "date" else None
 
 
 def _move_to(counts: StreamCounts, target: Antichain, reason: str) -> Downgrade:

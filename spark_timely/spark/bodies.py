@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import pickle
 import re
-import time as wall_clock
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -57,7 +56,7 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.files.format import conform
-from spark_timely.log.files.parquet import message_table, write_data_files
+from spark_timely.log.files.parquet import letter_table, message_table, write_data_files
 from spark_timely.spark.base.schema import arrow_schema, spark_schema
 from spark_timely.spark.base.worker import settle_worker
 from spark_timely.spark.collection import consolidate, copies_of, refuse_maps
@@ -957,13 +956,10 @@ def _write_dead(rows: pa.Table, plan: StepPlan, expectation: Expectation) -> lis
     times = _times_of(rows, plan)
     payload = conform(rows.select(form.payload.names), form.payload)
     diffs = np.ones(n, np.int64) if form.kind == "collection" else None
-    table = message_table(form, payload, times, plan.stream, plan.seq, diffs)
-    clock = pa.scalar(wall_clock.time_ns() // 1000, pa.timestamp("us", "UTC"))
     why = f"task {plan.task}: does not meet {expectation.name}: {expectation.condition}"
-    table = table.append_column("_reason", pa.repeat(pa.scalar(why), n))
-    table = table.append_column("_at", pa.repeat(clock, n))
+    table = letter_table(form, payload, times, plan.stream, plan.seq, diffs, reasons=why)
     return write_data_files(
-        plan.storage, table.select(form.dead_schema.names), times, stream=plan.stream, seq=plan.seq,
+        plan.storage, table, times, stream=plan.stream, seq=plan.seq,
         domain=form.domain, event="dead", job=plan.job,
     )  # fmt: skip
 

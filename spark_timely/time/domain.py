@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_timely.errors import InvalidOptionError, InvalidShapeError, InvalidUsageError
 from spark_timely.time.antichain import Antichain
@@ -154,25 +155,17 @@ class TimeType(enum.Enum):
         >>> TimeType.DATE.from_arrow(pa.array(["2013-01-01"]).cast(pa.date32())).tolist()
         [15706]
         """
-        if isinstance(array, pa.ChunkedArray):
-            array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
-        if isinstance(array, pa.ChunkedArray):  # combine_chunks keeps several above 2 GB
-            array = pa.concat_arrays(array.chunks)
-        self._check_type(array.type, name)
-        if array.null_count:
-            row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+        values, null, outside = self.read(array, name=name)
+        if null.any():
+            row = int(np.flatnonzero(null)[0])
             msg = f"could not read time column {name!r}: found null in row={first_row + row}"
             raise InvalidUsageError(
                 msg,
                 hint="filter such rows out or fill the column: every row needs a time",
                 context={"column": name, "row": first_row + row},
             )
-        values, fits = self._integers(array)
-        fits &= values <= self.hi
-        if self.minimum_is_of_type:
-            fits &= values >= self.lo
-        if not fits.all():
-            row = int(np.flatnonzero(~fits)[0])
+        if outside.any():
+            row = int(np.flatnonzero(outside)[0])
             msg = (
                 f"could not read time column {name!r}: found {plain_value(array[row])!r} in "
                 f"row={first_row + row}, not a time of type {self.value} up to {self.render(self.hi)}"
@@ -183,6 +176,66 @@ class TimeType(enum.Enum):
                 context={"column": name, "row": first_row + row},
             )
         return values
+
+    def read(
+        self, array: pa.Array | pa.ChunkedArray, *, name: str = "time"
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Read a column that may hold what is no time.
+
+        Parameters
+        ----------
+        array, name
+            As in `from_arrow`.
+
+        Returns
+        -------
+        values : ndarray of int64, shape (n,)
+            Any number where there is no time.
+        null, outside : ndarray of bool, shape (n,)
+            Rows with a null, and rows with a value that is no time of the type: above `hi`, finer than a microsecond,
+            or one that the type cannot hold. Never both.
+
+        Raises
+        ------
+        InvalidUsageError
+            If the column has another type.
+
+        Examples
+        --------
+        >>> _, null, outside = TimeType.SHORT.read(pa.array([1, None, 40_000]))
+        >>> null.tolist(), outside.tolist()
+        ([False, True, False], [False, False, True])
+        """
+        array = _one_array(array)
+        self._check_type(array.type, name)
+        null = np.zeros(len(array), dtype=np.bool_)
+        if array.null_count:
+            null = array.is_null().to_numpy(zero_copy_only=False)
+            array = array.fill_null(pa.scalar(0, array.type))
+        values, fits = self._integers(array)
+        fits &= values <= self.hi
+        if self.minimum_is_of_type:
+            fits &= values >= self.lo
+        return values, null, ~fits
+
+    def found_text(self, array: pa.Array | pa.ChunkedArray) -> pa.Array:
+        """Return what a column of times holds as text, whatever it is: a number in the column's own unit, or ``null``.
+
+        Examples
+        --------
+        >>> TimeType.TIMESTAMP.found_text(pa.array([None, 2**60], pa.timestamp("us", "UTC"))).to_pylist()
+        ['null', 'us:1152921504606846976']
+        """
+        array = _one_array(array)
+        unit = ""
+        if pa.types.is_date32(array.type):
+            unit, array = "days:", array.view(pa.int32())
+        elif pa.types.is_date64(array.type):
+            unit, array = "ms:", array.view(pa.int64())
+        elif pa.types.is_timestamp(array.type):
+            unit, array = f"{array.type.unit}:", array.view(pa.int64())
+        texts = pc.binary_join_element_wise(pa.scalar(unit), array.cast(pa.string()), "")
+        return texts.fill_null("null")
 
     @property
     def minimum_is_of_type(self) -> bool:
@@ -474,6 +527,14 @@ def plain_value(scalar: pa.Scalar) -> object:
 _MAX_SHOWN = 100
 
 
+def _one_array(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
+    if isinstance(array, pa.ChunkedArray):  # combine_chunks keeps several above 2 GB
+        array = pa.concat_arrays(array.chunks)
+    return array
+
+
 def _all_true(n: int) -> npt.NDArray[np.bool_]:
     return np.ones(n, dtype=np.bool_)
 
@@ -486,6 +547,26 @@ def _wrong_type(type_: pa.DataType, what: str) -> InvalidUsageError:
             "cast it to a timestamp with zone first (in Spark: TIMESTAMP, not TIMESTAMP_NTZ)"
         )
     return InvalidUsageError(f"could not read {what}: found type={type_!s}", hint=hint)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoundTimes:
+    """Hold the times of n rows, some of which have none that can be used.
+
+    Attributes
+    ----------
+    times : ndarray of int64, shape (n, k)
+        The domain's minimum where there is no time.
+    null, outside : ndarray of bool, shape (n,)
+        Rows in which a coordinate is null; others in which one is no time of its type.
+    below : ndarray of bool, shape (n,)
+        Others that are before the least time of a type, as a date or timestamp can be.
+    """
+
+    times: IntArray
+    null: npt.NDArray[np.bool_]
+    outside: npt.NDArray[np.bool_]
+    below: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -589,6 +670,62 @@ class TimeDomain:
         >>> TimeDomain(("long",)).from_columns(pa.table({"_time": [3, 5]})).tolist()
         [[3], [5]]
         """
+        names = self._names_in(table, columns)
+        parts = [
+            type_.from_arrow(table.column(name), name=name, first_row=first_row)
+            for type_, name in zip(self.types, names, strict=True)
+        ]
+        return parts[0].reshape(-1, 1) if len(parts) == 1 else np.stack(parts, axis=1)
+
+    def read_columns(self, table: pa.Table | pa.RecordBatch, columns: Sequence[str] | None = None) -> FoundTimes:
+        """Read the times of a table's rows, some of which may have none.
+
+        Parameters
+        ----------
+        table, columns
+            As in `from_columns`.
+
+        Raises
+        ------
+        InvalidUsageError
+            If a column is missing, or of another type.
+
+        Examples
+        --------
+        >>> found = TimeDomain(("long",), (0,)).read_columns(pa.table({"_time": [3, None]}))
+        >>> found.times.tolist(), found.null.tolist()
+        ([[3], [0]], [False, True])
+        """
+        names = self._names_in(table, columns)
+        parts = [type_.read(table.column(name), name=name) for type_, name in zip(self.types, names, strict=True)]
+        null = np.logical_or.reduce([part[1] for part in parts])
+        outside = np.logical_or.reduce([part[2] for part in parts]) & ~null
+        below = np.zeros(len(null), dtype=np.bool_)
+        for type_, (values, _, _) in zip(self.types, parts, strict=True):
+            if not type_.minimum_is_of_type:
+                below |= values < type_.lo
+        unusable = null | outside
+        times = parts[0][0].reshape(-1, 1) if len(parts) == 1 else np.stack([part[0] for part in parts], axis=1)
+        if unusable.any():
+            times = np.where(unusable[:, None], np.array(self.minimum, np.int64), times)
+        return FoundTimes(times, null, outside, below & ~unusable)
+
+    def found_text(self, table: pa.Table, columns: Sequence[str]) -> pa.Array:
+        """Return what the time columns of rows hold as text, whatever it is; several coordinates in brackets.
+
+        Examples
+        --------
+        >>> TimeDomain(("long", "date")).found_text(pa.table({"a": [7], "b": pa.nulls(1, pa.date32())}), ["a", "b"])[0]
+        <pyarrow.StringScalar: '[7, null]'>
+        """
+        texts = [type_.found_text(table.column(name)) for type_, name in zip(self.types, columns, strict=True)]
+        if len(texts) == 1:
+            return texts[0]
+        inside = pc.binary_join_element_wise(*texts, ", ")
+        return pc.binary_join_element_wise("[", inside, "]", "")
+
+    def _names_in(self, table: pa.Table | pa.RecordBatch, columns: Sequence[str] | None) -> tuple[str, ...]:
+        """Return the names of the time columns, each of which the table has once."""
         names = self.columns if columns is None else tuple(columns)
         if len(names) != self.arity:
             msg = f"could not read times: found columns={names!r} for {self.arity} coordinates"
@@ -605,11 +742,7 @@ class TimeDomain:
                     hint="name a column that the data has, once",
                     context={"column": name},
                 )
-        parts = [
-            type_.from_arrow(table.column(name), name=name, first_row=first_row)
-            for type_, name in zip(self.types, names, strict=True)
-        ]
-        return parts[0].reshape(-1, 1) if len(parts) == 1 else np.stack(parts, axis=1)
+        return names
 
     def to_columns(self, times: TimesLike) -> dict[str, pa.Array]:
         """Return times as the columns of a log, by name.

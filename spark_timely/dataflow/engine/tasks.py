@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time as wall_clock
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -47,7 +46,7 @@ from spark_timely.dataflow.views import (
 )
 from spark_timely.errors import OperatorError, SchemaMismatchError, TimelyInternalError
 from spark_timely.log.files.format import conform
-from spark_timely.log.files.parquet import message_table, write_data_files
+from spark_timely.log.files.parquet import letter_table, message_table, write_data_files
 from spark_timely.log.machine.state import DataFile
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray, unique_times
@@ -524,12 +523,9 @@ def _write_dead(task: Task, output: OutputPlan, apart: Apart) -> list[DataFile]:
     times = apart.times[order].reshape(-1, 1)
     payload = conform(apart.rows.take(pa.array(order)).select(form.payload.names), form.payload)
     diffs = np.ones(n, np.int64) if output.view.updates else None
-    table = message_table(form, payload, times, output.stream, task.seq, diffs)
-    clock = pa.scalar(wall_clock.time_ns() // 1000, pa.timestamp("us", "UTC"))
-    table = table.append_column("_reason", pa.repeat(pa.scalar(apart.why), n))
-    table = table.append_column("_at", pa.repeat(clock, n))
+    table = letter_table(form, payload, times, output.stream, task.seq, diffs, reasons=apart.why)
     return write_data_files(
-        output.storage, table.select(form.dead_schema.names), times, stream=output.stream, seq=task.seq,
+        output.storage, table, times, stream=output.stream, seq=task.seq,
         domain=form.domain, event="dead", job=output.job,
     )  # fmt: skip
 

@@ -25,6 +25,7 @@ import itertools
 import json
 import secrets
 import struct
+import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -140,6 +141,36 @@ def message_table(
         )
     columns.update(zip(payload.schema.names, payload.columns, strict=True))
     return pa.table({name: columns[name] for name in form.data_columns})
+
+
+def letter_table(
+    form: LogFormat,
+    payload: pa.Table,
+    times: IntArray,
+    stream: str,
+    seq: int,
+    diffs: object | None = None,
+    *,
+    reasons: str | pa.Array,
+    at: int | None = None,
+) -> pa.Table:
+    """Put our columns around rows that are set apart: those of messages, the reason and the wall clock.
+
+    Parameters
+    ----------
+    form, payload, times, stream, seq, diffs
+        As in `message_table`. A letter has a time; one that came without stands at the log's minimum.
+    reasons : str or pyarrow.Array
+        Why: one for all, or one each.
+    at : int, optional
+        When that was decided, microseconds since the epoch, UTC; now unless given.
+    """
+    n = payload.num_rows
+    clock = time.time_ns() // 1000 if at is None else at
+    table = message_table(form, payload, times, stream, seq, diffs)
+    table = table.append_column("_reason", pa.repeat(pa.scalar(reasons), n) if isinstance(reasons, str) else reasons)
+    table = table.append_column("_at", pa.repeat(pa.scalar(clock, pa.timestamp("us", "UTC")), n))
+    return table.select(form.dead_schema.names)
 
 
 def check_codec(path: str, compression: object) -> None:

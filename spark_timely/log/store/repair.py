@@ -488,12 +488,12 @@ def _rebuilt(table: _Table, attempts: Sequence[tuple[str, str]], known: set[str]
 
 
 def _dead_of(state: StreamState) -> int:
-    """Return how many dead letters a commit says that it has: of a micro-batch, or of a step of a dataflow."""
+    """Return how many dead letters a commit says that it has: of a micro-batch, an append, or a step of a dataflow."""
     batch, output = state.note.batch, state.note.output
     n_batch = batch.dead if batch is not None and batch.seq == state.seq else 0
     n_step = output.step.get("dead", 0) if output is not None and output.step is not None else 0
     assert isinstance(n_step, int)
-    return n_batch + n_step
+    return n_batch + n_step + state.note.letters
 
 
 def _data_files(table: _Table, state: StreamState, known: set[str]) -> Iterator[DataFile]:

@@ -37,7 +37,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from spark_timely.canonical.row_hash import SPARK_SCHEME, RowsDigest
-from spark_timely.protocol.policy import FrontierPolicy, LateData
+from spark_timely.protocol.policy import NO_TIME, OUT_OF_BOUNDS, BadTime, FrontierPolicy, LateData
 from spark_timely.spark.base.schema import spark_type
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ def classify(plan: CapturePlan, standing: Standing, schema: StructType, *, seq: 
     roles, policy = plan.roles, plan.policy
     domain = policy.domain
     held = standing.counts.frontier.elements
+    bad_apart = policy.bad_time is BadTime.DEAD_LETTER
     if policy.frontier is FrontierPolicy.BATCH:
         own: tuple[str, ...] = (
             _unfolded(_time_literal(domain.types[0], held[0][0]), _time_literal(domain.types[0], 0)),
@@ -150,16 +151,18 @@ def classify(plan: CapturePlan, standing: Standing, schema: StructType, *, seq: 
         skewed = "false" if limit is None else f"{own[0]} > {_time_literal(domain.types[0], limit)}"
         no_time = _any(f"{quoted(name)} IS NULL" for name in roles.times)
         over = _any(
-            f"{t} > {_time_literal(kind, kind.hi)}"
+            f"{t} {sign} {_time_literal(kind, bound)}"
             for t, kind in zip(own, domain.types, strict=True)
             if not kind.minimum_is_of_type
+            # What is below the least time is late otherwise, as what is behind every frontier.
+            for sign, bound in ((">", kind.hi), *([("<", kind.lo)] if bad_apart else []))
         )
     unfit = _any(f"{quoted(name)} IS NULL" for name in _must_not_be_null(plan, schema))
     outcast = {LateData.ERROR: None, LateData.DEAD_LETTER: RowClass.DEAD, LateData.ADVANCE: None}[policy.late_data]
     advance = policy.late_data is LateData.ADVANCE
     cases = [
-        (no_time, RowClass.NO_TIME),
-        (over, RowClass.OVER),
+        (no_time, RowClass.DEAD if bad_apart else RowClass.NO_TIME),
+        (over, RowClass.DEAD if bad_apart else RowClass.OVER),
         (late, outcast or (RowClass.ADVANCED if advance else RowClass.LATE)),
         (skewed, outcast or (RowClass.KEPT if advance else RowClass.SKEWED)),
     ]
@@ -172,7 +175,8 @@ def classify(plan: CapturePlan, standing: Standing, schema: StructType, *, seq: 
             (f"{event} = 'progress'", RowClass.PROGRESS),
             *cases[2:],
         ]
-    cases.insert(-2, (unfit, RowClass.UNFIT))
+    # A column that may not be null may be null in no letter either: refused first, but after late rows are.
+    cases.insert(0 if bad_apart else -2, (unfit, RowClass.UNFIT))
     whens = " ".join(f"WHEN {test} THEN '{name}'" for test, name in cases if test != "false")
     row_class = f"CASE {whens} ELSE 'message' END" if whens else "'message'"
     times = own
@@ -180,12 +184,22 @@ def classify(plan: CapturePlan, standing: Standing, schema: StructType, *, seq: 
         times = tuple(
             f"CASE WHEN {late} THEN {moved} ELSE {t} END" for t, moved in zip(own, _moved(own, literals), strict=True)
         )
-    uniform = roles.event is None and unfit == "false" and (late == "false" or policy.late_data is LateData.ERROR)
-    columns = _columns(plan, standing, schema, times=times, seq=seq, row_class=None if uniform else row_class)
+    sets_apart = bad_apart or policy.late_data is not LateData.ERROR
+    uniform = roles.event is None and unfit == "false" and (late == "false" or not sets_apart)
+    if bad_apart:
+        least = [_time_literal(kind, x) for kind, x in zip(domain.types, domain.minimum, strict=True)]
+        times = tuple(
+            f"CASE WHEN {no_time} OR {over} THEN {lowest} ELSE {t} END" for t, lowest in zip(times, least, strict=True)
+        )
+    reason = _reason(plan, standing, no_time=no_time, over=over) if sets_apart else None
+    row_class_, reason_ = (None, None) if uniform else (row_class, reason)
+    columns = _columns(plan, standing, schema, times=times, seq=seq, row_class=row_class_, reason=reason_)
     sort_by = () if policy.frontier is FrontierPolicy.BATCH else domain.columns
-    # Events are replaced by what becomes of them. A time that may be moved stands in the payload as it came in, and
-    # where a file has another type than the data it is a wider one.
-    inputs = None if roles.event is not None else tuple((name, name) for name, _ in roles.inputs)
+    # Events are replaced by what becomes of them, and so is a time that cannot be used and is no payload. A time that
+    # may be moved stands in the payload as it came in, and where a file has another type than the data it is a wider
+    # one.
+    replaced = roles.event is not None or (bad_apart and not set(roles.times) <= set(roles.payload))
+    inputs = None if replaced else tuple((name, name) for name, _ in roles.inputs)
     return Classified(row_class, times, columns, uniform, sort_by, inputs)
 
 
@@ -212,9 +226,10 @@ def _columns(
     times: tuple[str, ...],
     seq: int,
     row_class: str | None,
+    reason: str | None,
 ) -> tuple[str, ...]:
     """Return everything that a file holds, aliased."""
-    roles, policy = plan.roles, plan.policy
+    roles = plan.roles
     form = roles.form
     columns = [f"'{plan.options.stream}' AS `_stream`", f"{_unfolded(f'CAST({seq} AS BIGINT)', '0L')} AS `_seq`"]
     columns += [f"{t} AS {quoted(name)}" for t, name in zip(times, form.domain.columns, strict=True)]
@@ -226,8 +241,10 @@ def _columns(
         columns.append(f"CAST({quoted(roles.delta)} AS BIGINT) AS `_delta`")
     if row_class is not None:
         columns.append(f"{row_class} AS `_event`")
-        if policy.late_data is LateData.DEAD_LETTER:
-            columns += _dead_columns(plan, standing, row_class)
+        if reason is not None:
+            is_dead = f"{row_class} = 'dead'"
+            columns.append(f"CASE WHEN {is_dead} THEN {reason} END AS `_reason`")
+            columns.append(f"CASE WHEN {is_dead} THEN timestamp_micros({standing.at}) END AS `_at`")
     # One turn per column of the log.
     for field, source in zip(form.payload, roles.payload, strict=True):
         if source is None:
@@ -250,20 +267,30 @@ def _unfolded(literal: str, other: str) -> str:
     return f"coalesce(get(array({literal}), spark_partition_id() * 0), {other})"
 
 
-def _dead_columns(plan: CapturePlan, standing: Standing, row_class: str) -> list[str]:
-    late, skewed = plan.policy.reasons(standing.counts, at=standing.at)
+def _reason(plan: CapturePlan, standing: Standing, *, no_time: str, over: str) -> str:
+    """Return the expression of why a row is set apart: as `spark_timely.log.admission` writes it."""
+    roles, policy = plan.roles, plan.policy
+    late, skewed = policy.reasons(standing.counts, at=standing.at)
+    cases = []
+    if policy.bad_time is BadTime.DEAD_LETTER and roles.times:
+        texts = [_found_text(name, kind) for name, kind in zip(roles.times, policy.domain.types, strict=True)]
+        held = texts[0] if len(texts) == 1 else "concat('[', " + ", ', ', ".join(texts) + ", ']')"
+        cases = [(no_time, f"concat('{NO_TIME}', {held})"), (over, f"concat('{OUT_OF_BOUNDS}', {held})")]
     # The time tells late rows from skewed ones: a skewed one is beyond the frontier.
-    limit = plan.policy.skew_limit(standing.counts, standing.at)
-    reason = f"'{late}'"
+    limit = policy.skew_limit(standing.counts, standing.at)
     if limit is not None:
-        kind = plan.policy.domain.types[0]
-        own = f"CAST({quoted(plan.roles.times[0])} AS {SQL_TYPES[kind.value]})"
-        reason = f"CASE WHEN {own} > {_time_literal(kind, limit)} THEN '{skewed}' ELSE '{late}' END"
-    is_dead = f"{row_class} = 'dead'"
-    return [
-        f"CASE WHEN {is_dead} THEN {reason} END AS `_reason`",
-        f"CASE WHEN {is_dead} THEN timestamp_micros({standing.at}) END AS `_at`",
-    ]
+        kind = policy.domain.types[0]
+        own = f"CAST({quoted(roles.times[0])} AS {SQL_TYPES[kind.value]})"
+        cases.append((f"{own} > {_time_literal(kind, limit)}", f"'{skewed}'"))
+    whens = " ".join(f"WHEN {test} THEN {text}" for test, text in cases if test != "false")
+    return f"CASE {whens} ELSE '{late}' END" if whens else f"'{late}'"
+
+
+def _found_text(name: str, kind: TimeType) -> str:
+    """Return the expression of what a time column holds, as `TimeType.found_text` gives it."""
+    value = quoted(name)
+    number = {"timestamp": f"concat('us:', unix_micros({value}))", "date": f"concat('days:', unix_date({value}))"}
+    return f"coalesce({number.get(kind.value, f'CAST({value} AS STRING)')}, 'null')"
 
 
 def _moved(own: tuple[str, ...], literals: list[list[str]]) -> tuple[str, ...]:

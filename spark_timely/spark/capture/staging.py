@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 import threading
@@ -42,7 +43,7 @@ from spark_timely.log.files.parquet import SAMPLE_ROWS, describe_file, dictionar
 from spark_timely.log.machine.state import DataFile
 from spark_timely.log.store.storage import TableStorage
 from spark_timely.masking import masked_logger
-from spark_timely.protocol.policy import FrontierPolicy, late_error
+from spark_timely.protocol.policy import FrontierPolicy, bad_time_hint, late_error
 from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.continuity import BatchId
@@ -330,7 +331,9 @@ class Staged:
             self._check_uniform(files.get(RowClass.MESSAGE, []))
         messages = [file for kind in RowClass.messages() for file in files.get(kind, [])]
         moving = [file for file in messages if file not in files.get(RowClass.KEPT, [])]
-        tops = [int(file.bounds[1, 0]) for file in moving if file.bounds is not None]
+        tops = [(int(file.bounds[1, 0]), file.path) for file in moving if file.bounds is not None]
+        # The first of the greatest.
+        top = max(tops, key=lambda each: each[0], default=None)
         times, deltas = self._progress(found.get(RowClass.PROGRESS, []))
         bounded = self.plan.policy.frontier is FrontierPolicy.BOUNDED
         empty = np.zeros((0, domain.arity), dtype=np.int64)
@@ -347,7 +350,8 @@ class Staged:
             n_skewed=_n_rows(files, RowClass.KEPT),
             minima=minimal(np.concatenate([file.minima for file in messages])) if messages else empty,
             bounds=joined_bounds([file.bounds for file in messages if file.bounds is not None]),
-            greatest=max(tops, default=None) if bounded else None,
+            greatest=top[0] if bounded and top is not None else None,
+            mover=_partition_of(top[1]) if bounded and top is not None else "",
             progress_times=times,
             progress_deltas=deltas,
             files=(*messages, *files.get(RowClass.DEAD, [])),
@@ -460,18 +464,18 @@ class Staged:
                 skewed=row_class is RowClass.SKEWED,
                 row=_row(rows, names),
                 stream=plan.options.stream,
-                joins=self.standing.base is not None,
+                held_by=plan.held_by(self.standing),
             )
         if row_class is RowClass.NO_TIME:
             msg = f"could not read time column {', '.join(map(repr, roles.times))}: found null in row {row}"
-            return InvalidUsageError(
-                msg, hint="filter such rows out or fill the column: every row needs a time", context=context
-            )
+            hint = bad_time_hint(plan.policy, "filter such rows out or fill the column: every row needs a time")
+            return InvalidUsageError(msg, hint=hint, context=context)
         if row_class is RowClass.OVER:
             high = plan.policy.domain.render_time([kind.hi for kind in plan.policy.domain.types])
             msg = f"could not read time column {', '.join(map(repr, roles.times))}: found a time later than {high}"
             msg = f"{msg} in row {row}"
-            return InvalidUsageError(msg, hint="keep times within the type's bounds", context=context)
+            hint = bad_time_hint(plan.policy, "keep times within the type's bounds")
+            return InvalidUsageError(msg, hint=hint, context=context)
         if row_class is RowClass.UNFIT:
             null = [name for name in (*roles.required, "_diff") if rows.schema.get_field_index(name) >= 0]
             bad = [name for name in null if rows.column(name).null_count]
@@ -531,6 +535,12 @@ _UPDATES = {
         " but say the same",
     ),
 }
+
+
+def _partition_of(path: str) -> str:
+    """Return which task wrote a file, by the name that Spark gives it."""
+    found = re.match(r"part-(\d+)", path.rsplit("/", 1)[-1])
+    return "" if found is None else f"partition {int(found[1])}"
 
 
 def _numbers(table: pa.Table, names: tuple[str, ...]) -> IntArray:

@@ -178,6 +178,9 @@ def test_tasks_know_the_micro_batch_without_the_checkpoint(tmp_path: Path, monke
     class Context:
         batch = "0"
 
+        def partitionId(self) -> int:
+            return 3
+
         def getLocalProperty(self, name: str) -> str | None:
             return {"sql.streaming.queryId": "query-z", "streaming.sql.batchId": self.batch}.get(name)
 
@@ -186,6 +189,7 @@ def test_tasks_know_the_micro_batch_without_the_checkpoint(tmp_path: Path, monke
     monkeypatch.setattr("pyspark.TaskContext.get", Context)
     driver.run([rows([4]), rows([6])])
     assert driver.log().stream("main").owner == "query-z"
+    assert driver.log().stream("main").note.mover.place == "row 0 of partition 3"
     (driver.checkpoint / "commits" / "0").unlink()
     version, files = driver.log().version, driver.data_files()
     driver.run([rows([4]), rows([6])])

@@ -142,9 +142,9 @@ def test_late_row_under_error_names_row_time_frontier_and_option(tmp_path: Path)
     driver = SinkDriver(tmp_path, **BOUNDED)
     driver.run([rows([9])])
     late = (
-        "could not capture row {'t': 7, 'id': 21} in stream 'main': found time 7 behind the frontier [8] — hint: set"
-        " lateData to 'deadLetter' to set late rows apart, or to 'advance' to move them to the frontier; a larger"
-        " lateness keeps more times open"
+        "could not capture row {'t': 7, 'id': 21} in stream 'main': found time 7 behind the frontier [8], to which a"
+        " row at time 9 moved it (row 0 of a task, commit 1) — hint: set lateData to 'deadLetter' to set late rows"
+        " apart, or to 'advance' to move them to the frontier; a lateness of '2' would have kept this time open"
     )
     with refused(driver, errors.LateDataError, late):
         driver.run([rows([8, 9, 10, 11]), rows([9, 7], 20)])
