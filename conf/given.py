@@ -68,7 +68,7 @@ class SourceGiven(TypedDict, total=False):
     """
 
     delivery: Literal["complete", "arrival"]
-    content: Literal["messages", "events", "splits", "clock"]
+    content: Literal["messages", "events", "splits", "dead", "clock"]
     workers: int | None
     split_by: Literal["bytes", "time"]
     as_of: FrontierLike | None

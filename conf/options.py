@@ -295,9 +295,10 @@ class SourceOptions(Options):
         "enum",
         "messages",
         "`messages`: rows. `events`: rows and progress rows; fixed by the checkpoint. `splits`: one small row per "
-        "split, for `spark_timely.read_splits` in `mapInArrow`. `clock`: one row per log whose frontier moved, streams "
-        "only; for queries that read by themselves.",
-        choices=("messages", "events", "splits", "clock"),
+        "split, for `spark_timely.read_splits` in `mapInArrow`. `dead`: dead letters with their reason, by the commits "
+        "that hold them. `clock`: one row per log whose frontier moved, streams only; for queries that read by "
+        "themselves.",
+        choices=("messages", "events", "splits", "dead", "clock"),
     )
     logs: tuple[str, ...] | None = _option(
         "logs", "names", None, "With `content=clock`: paths of further logs to watch, as a JSON list."

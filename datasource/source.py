@@ -27,6 +27,7 @@ from spark_timely.spark.base.schema import arrow_schema, spark_schema
 from spark_timely.spark.base.worker import settle_planner, short_errors
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
@@ -172,6 +173,8 @@ class TimelyDataSource(DataSource):
         if options.content == "clock":
             check_clock_options(options)
             return spark_schema(CLOCK_SCHEMA)
+        if options.content == "dead":
+            return spark_schema(self._letter_schema(options))
         from spark_timely.datasource.partitions import LAYOUT_KEY, SPLIT_SCHEMA
 
         layout = self._log_layout(options)
@@ -188,13 +191,15 @@ class TimelyDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch read."""
-        from spark_timely.datasource.stream import TimelyBatchReader
+        from spark_timely.datasource.stream import LetterBatchReader, TimelyBatchReader
 
         settle_planner()
         options = self._source_options(schema)
         if options.content == "clock":
             msg = "could not read a clock as a batch: it says what moves"
             raise InvalidUsageError(msg, hint="use readStream with content=clock, or Log.frontier()")
+        if options.content == "dead":
+            return LetterBatchReader(options, self._letter_schema(options, arrow_schema(schema)))
         if options.consumer_id is not None:
             msg = f"could not read the log as a batch: found consumerId={shown(options.consumer_id)}"
             hint = "leave it out: a batch read has no position that it comes back to; Log.retain keeps one"
@@ -206,7 +211,9 @@ class TimelyDataSource(DataSource):
         from spark_timely.datasource.stream import (
             ClockStreamReader,
             EarlierClockReader,
+            EarlierLetterReader,
             EarlierStreamReader,
+            LetterStreamReader,
             TimelyStreamReader,
         )
 
@@ -216,6 +223,9 @@ class TimelyDataSource(DataSource):
             check_clock_options(options)
             storage = storage_of_logs(options, self.credentials)
             return (ClockStreamReader if ADMISSION_CONTROL else EarlierClockReader)(options, storage)
+        if options.content == "dead":
+            columns = self._letter_schema(options, arrow_schema(schema))
+            return (LetterStreamReader if ADMISSION_CONTROL else EarlierLetterReader)(options, columns)
         kind = TimelyStreamReader if ADMISSION_CONTROL else EarlierStreamReader
         return kind(options, self._read_layout(options, schema))
 
@@ -259,6 +269,19 @@ class TimelyDataSource(DataSource):
                 context={"option": "path"},
             )
         return source_options(with_credential(given, self.credentials))
+
+    def _letter_schema(self, options: SourceOptions, wanted: pa.Schema | None = None) -> pa.Schema:
+        """Return the columns of dead letters; refuse others, which a schema that was given asks for."""
+        from spark_timely.datasource.letters import check_letter_options, letter_schema, schema_of_columns
+        from spark_timely.log.log import open_log
+
+        check_letter_options(options)
+        found = letter_schema(open_log(options.path, storage_options=options.storage_options or None).format)
+        unknown = [] if wanted is None else [name for name in wanted.names if name not in found.names]
+        if unknown:
+            msg = f"could not read dead letters with the schema that was given: found no column {unknown[0]!r}"
+            raise SchemaMismatchError(msg, hint="leave the schema out with content=dead")
+        return found if wanted is None else schema_of_columns(found, wanted.names)
 
     def _log_layout(self, options: SourceOptions) -> ReplayLayout:
         if self._layout is None:

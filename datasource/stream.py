@@ -1,4 +1,4 @@
-"""The readers that Spark calls: of a streaming replay, of a batch one, and of a clock.
+"""The readers that Spark calls: of a streaming replay, of a batch one, of dead letters, and of a clock.
 
 Life of a reader: one instance, in the planner process of a query's run, answers for offsets and plans;
 a pickled copy of another one reads in the executors. Nothing is shared between them but the options and
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
 
     from spark_timely.conf.options import SourceOptions
+    from spark_timely.datasource.letters import Letters, LetterSplit
     from spark_timely.datasource.partitions import ReplayLayout, Split
     from spark_timely.datasource.planner import ReplayPlanner
     from spark_timely.datasource.retaining import RetainedPosition
@@ -175,6 +176,129 @@ class TimelyBatchReader(_Reading, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the splits of the read."""
         return [TimelyPartition(split) for split in self.planner.plan_batch()]
+
+
+class LetterPartition(InputPartition):
+    """Some dead letters, as Spark passes them to a task.
+
+    Parameters
+    ----------
+    split : LetterSplit
+    """
+
+    def __init__(self, number: int, split: LetterSplit) -> None:
+        super().__init__(number)
+        self.split = split
+
+
+@short_errors
+class _ReadingLetters:
+    """What both readers of dead letters share."""
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+        self._letters: Letters | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the open log behind."""
+        return {"_options": self._options, "_schema": self._schema, "_letters": None}
+
+    @property
+    def letters(self) -> Letters:
+        """The planner of this process; opens the log at first use."""
+        if self._letters is None:
+            from spark_timely.datasource.letters import Letters
+            from spark_timely.log.log import open_log
+
+            log = open_log(self._options.path, storage_options=self._options.storage_options or None)
+            self._letters = Letters(log, self._options.stream_filter, self._schema)
+        return self._letters
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Give out the letters of one split."""
+        from spark_timely.log.store.cloud import open_storage
+
+        settle_worker()
+        if isinstance(partition, LetterPartition):
+            split = partition.split
+            yield from split.read(open_storage(split.root, self._options.storage_options or None))
+
+
+@short_errors
+class LetterBatchReader(_ReadingLetters, DataSourceReader):
+    """All dead letters of a log.
+
+    Parameters
+    ----------
+    options : SourceOptions
+    schema : pyarrow.Schema
+        Columns to give out.
+    """
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the splits of the read."""
+        return [LetterPartition(number, split) for number, split in enumerate(self.letters.plan_batch())]
+
+
+@short_errors
+class LetterStreamReader(_ReadingLetters, DataSourceStreamReader, AvailableNow):
+    """Dead letters of a log, in the order of its commits.
+
+    Parameters
+    ----------
+    options : SourceOptions
+    schema : pyarrow.Schema
+        Columns to give out.
+    """
+
+    def initialOffset(self) -> dict[str, object]:
+        """Return where a fresh checkpoint begins: before all letters."""
+        return self.letters.initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return that nothing is limited."""
+        return carrier_limit(limited=False)
+
+    def latestOffset(self, start: dict[str, Any], limit: object) -> dict[str, object]:
+        """Return where the next micro-batch ends; `start` itself where there are no new letters."""
+        del limit
+        return self.letters.latest(start)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix what the query will read."""
+        self.letters.prepare_available_now()
+
+    def reportLatestOffset(self) -> dict[str, object]:
+        """Return how many letters there are; shown in ``lastProgress``."""
+        return self.letters.report()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the splits between two offsets."""
+        return [LetterPartition(number, split) for number, split in enumerate(self.letters.plan(start, end))]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: letters stay as long as the log keeps them."""
+
+    def stop(self) -> None:
+        """Let go of the log."""
+        self._letters = None
+
+
+@short_errors
+class EarlierLetterReader(LetterStreamReader):
+    """Dead letters for a Spark whose `latestOffset` has no arguments (4.0, 4.1)."""
+
+    _planned: dict[str, Any] | None = None
+
+    def latestOffset(self) -> dict[str, object]:  # type: ignore[override]
+        """Return where the next micro-batch ends."""
+        return self.letters.latest(self._planned or self.initialOffset())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the splits between two offsets, and remember the end."""
+        self._planned = end
+        return super().partitions(start, end)
 
 
 class ClockPartition(InputPartition):

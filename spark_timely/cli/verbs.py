@@ -198,6 +198,8 @@ class _Rows:
         payload = _chosen_columns(log, options.columns)
         lead = ["_event", "_stream", "_seq"] if options.events else ["_stream", "_seq"]
         lead += log.domain.columns
+        if getattr(options, "dead", False):
+            lead.append("_reason")
         if log.kind == "collection":
             lead.append("_diff")
         if options.events:
@@ -413,7 +415,7 @@ def _stats(options: argparse.Namespace, console: Console) -> bool:
             ],
         )
     for state in streams.values():
-        for line in _oddities(state):
+        for line in [*_oddities(state), *_mover_lines(domain, state)]:
             console.line(f"stream {state.stream}: {line}")
     if log.unclaimed:
         console.line(f"{count_text(log.unclaimed, 'stream')} still to be opened: the frontier waits for them")
@@ -488,7 +490,33 @@ def _oddities(state: StreamState) -> list[str]:
     for owner in dict.fromkeys(name for name, _, _ in state.note.lost):  # one turn per owner that lost some
         numbers = _numbers([(a, b) for name, a, b in state.note.lost if name == owner])
         found.append(f"micro-batches of {owner!r} missing with consent (beginAt): {numbers}")
+    if state.note.resubmitted:
+        found.append(f"dead letters resubmitted, of commits {_numbers(state.note.resubmitted)}")
     return found
+
+
+def _mover_lines(domain: TimeDomain, state: StreamState) -> list[str]:
+    """Return in words which row moved the frontier, and whether it lay in the future then."""
+    mover, kind = state.note.mover, domain.types[0]
+    if mover is None:
+        return []
+    place = f"{mover.place}, " if mover.place else ""
+    line = f"frontier moved to {kind.render(mover.frontier)} by a row at {kind.render(mover.time)}"
+    line += f" ({place}commit {mover.seq}, {seconds(mover.at)})"
+    ahead = mover.ahead_of_clock(kind)
+    if ahead is not None and ahead > 0:
+        line += (
+            f", {kind.render_duration(ahead)} after the wall clock: see 'My frontier is too far' in the documentation"
+        )
+    return [line]
+
+
+def _mover_facts(domain: TimeDomain, state: StreamState) -> dict[str, object] | None:
+    mover, kind = state.note.mover, domain.types[0]
+    if mover is None:
+        return None
+    times = {"time": kind.to_json(mover.time), "frontier": kind.to_json(mover.frontier)}
+    return {**times, "seq": mover.seq, "place": mover.place, "at": moment(mover.at)}
 
 
 def _numbers(ranges: Iterable[tuple[int, int]]) -> str:
@@ -538,6 +566,8 @@ def _stream_facts(domain: TimeDomain, state: StreamState) -> dict[str, object]:
         "frontier": domain.frontier_to_json(state.frontier),
         "held": [{"time": domain.time_to_json(time), "count": count} for time, count in held],
         "closed": state.closed,
+        "moved_by": _mover_facts(domain, state),
+        "resubmitted": [list(span) for span in state.note.resubmitted],
         "owner": state.owner,
         "batch": state.batch,
         "step": state.step,

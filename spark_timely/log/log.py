@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from spark_timely.log.machine.since import Retainer
     from spark_timely.log.machine.state import DataFile
     from spark_timely.log.retention import Retaining
+    from spark_timely.log.rows import RowsLike
     from spark_timely.log.store.base import Store
     from spark_timely.log.store.storage import Storage
     from spark_timely.protocol.note import Fence
@@ -1189,6 +1190,71 @@ class Log:
             self, self.files(), schema, forgets=True, lower=lower, upper=upper, columns=columns, stream=stream
         )
 
+    def resubmit(
+        self,
+        seq: int,
+        rows: RowsLike | Callable[[pa.Table], RowsLike] | None = None,
+        /,
+        *,
+        stream: str = "main",
+        log_id: str | None = None,
+        reason: str | None = None,
+    ) -> CommitOutcome:
+        """Append the dead letters of one commit to their stream again, corrected, once.
+
+        Parameters
+        ----------
+        seq : int
+            Number of the commit that holds the letters: their column `_seq`.
+        rows : table, mapping, sequence of mapping or callable, optional
+            What to append in place of the letters, at most one row each, as `StreamWriter.append` takes them with the
+            log's time columns; or a function that makes it of the letters, a table as `dead` gives it. The letters as
+            they are unless given: right for rows of the future whose time has come.
+        stream : str
+        log_id : str, optional
+            Id of the log that the letters were read from; another log in its place is refused then.
+        reason : str, optional
+            For people.
+
+        Returns
+        -------
+        CommitOutcome
+            `committed` is False where these letters were resubmitted before: nothing was done then.
+
+        Raises
+        ------
+        UnheldCapabilityError
+            If a row's time is behind the stream's frontier. Nothing was done.
+        MissingError
+            If the commit has no letters, or they are gone.
+        RolledBackError
+            If the log is not the one with `log_id`.
+        SchemaMismatchError, InvalidUsageError
+            If the rows do not fit the log, are more than the letters, or the stream is an output.
+        StorageError
+            If the log cannot be reached. The rows may be appended: call it again, which never appends them twice.
+
+        Notes
+        -----
+        The frontier stays. Letters stay where they are; `stats` counts the commits that were resubmitted. The rows are
+        appended in the name of the stream's owner: a query that runs meanwhile fails in that micro-batch and repeats
+        it after a restart.
+
+        Cost: all progress of the log is read, and the files that hold the letters.
+
+        Examples
+        --------
+        >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
+        >>> writer = log.writer(owner="me", bad_time="deadLetter")
+        >>> seq = writer.append({"_time": pa.array([None], pa.int64()), "v": [7]}).state.seq
+        >>> fixed = {"_time": [3], "v": [7]}
+        >>> log.resubmit(seq, fixed).committed, log.resubmit(seq, fixed).committed
+        (True, False)
+        """
+        from spark_timely.log.resubmission import resubmit
+
+        return resubmit(self, seq, rows, stream=stream, log_id=log_id, reason=reason)
+
     def dead(self, *, stream: str | None = None) -> pa.Table:
         """Return the dead letters: rows that were late, with the reason, ordered by time."""
         return read_rows(self, self.dead_files(), self.format.dead_schema, stream=stream)
@@ -1328,6 +1394,7 @@ class Log:
                     "owner": state.owner,
                     "batch": state.batch,
                     "closed": state.closed,
+                    "resubmitted": sum(last - first + 1 for first, last in state.note.resubmitted),
                 }
                 for name, state in self.streams().items()
             },

@@ -325,6 +325,31 @@ class StreamWriter:
             self._done(key, note, given, moves)
         return outcome
 
+    def append_following(self, state: StreamState, rows: pa.Table, *, reason: str, note: Note) -> CommitOutcome:
+        """Append messages that move no frontier, if the stream is still in a state that was read before.
+
+        Parameters
+        ----------
+        state : StreamState
+        rows : pyarrow.Table
+            With the log's time columns.
+        reason : str
+            For people.
+        note : Note
+            For programs.
+
+        Raises
+        ------
+        UpperMismatchError, ClosedError, OwnershipError
+            If the stream has moved, or is another's. Nothing was done.
+        SchemaMismatchError, InvalidUsageError, UnheldCapabilityError
+            As `append`.
+        """
+        given = self._in_columns(_Given(rows, self.log.domain.columns))
+        judged = self._judged(given, state)
+        times, deltas = _nothing(self.log.domain.arity)
+        return self._commit(state, judged, times, deltas, reason, note=note)
+
     def _check_moves(self, moves: _Progress) -> None:
         """Refuse progress that is stated where the writer itself derives it from the rows."""
         if self._policy.frontier is FrontierPolicy.BOUNDED and moves != (None, None):
@@ -868,6 +893,10 @@ def _is_unclear(error: BaseException) -> bool:
 
 def _with_counts(note: Note, admission: Admission) -> Note:
     """Return the note with the numbers of rows that were treated specially."""
+    if admission.n_skewed and admission.policy.domain.arity == 1:
+        # Rows that are too far in the future do not count as the greatest time.
+        top = admission.greatest()
+        note = replace(note, greatest=admission.policy.domain.minimum[0] if top is None else top[0])
     if note.batch is None:
         return replace(note, letters=admission.n_dead)
     n_dead, n_advanced, n_skewed = admission.n_dead, admission.n_advanced, admission.n_skewed

@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from spark_timely.errors import (
     DataLossError,
@@ -30,6 +30,9 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.masking import masked
+
+if TYPE_CHECKING:
+    from spark_timely.time.domain import TimeType
 
 __all__ = [
     "Fence",
@@ -135,6 +138,23 @@ class Mover:
     seq: int
     at: int
     place: str = ""
+
+    def ahead_of_clock(self, kind: TimeType) -> int | None:
+        """Return how far the row lay after the wall clock, in units of its time; None for integers, without a clock.
+
+        Parameters
+        ----------
+        kind : TimeType
+            Of the log's times.
+
+        Examples
+        --------
+        >>> from spark_timely.time.domain import TimeType
+        >>> Mover(time=9, frontier=9, seq=1, at=0).ahead_of_clock(TimeType.TIMESTAMP)
+        9
+        """
+        clock = kind.clock(self.at)
+        return None if clock is None else self.time - clock
 
 
 @dataclass(frozen=True, slots=True)

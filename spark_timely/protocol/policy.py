@@ -31,7 +31,7 @@ from spark_timely.protocol.note import Mover
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import advance, beyond, consolidate_rows
-from spark_timely.time.domain import FoundTimes, TimeType
+from spark_timely.time.domain import FoundTimes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,8 +51,6 @@ __all__ = [
     "late_cause",
     "late_error",
 ]
-
-_DAY_US = 86_400_000_000
 
 NO_TIME: Final = "no time: found "
 """How the reason of a dead letter begins whose time is null; what its columns hold follows."""
@@ -273,7 +271,7 @@ class Policy:
         if self.max_future_skew is None:
             return None
         (kind,) = self.domain.types
-        clock = _clock_units(kind, at)
+        clock = kind.clock(at)
         if clock is not None:
             reference = clock
         else:
@@ -593,7 +591,7 @@ def late_cause(policy: Policy, counts: StreamCounts, *, time: tuple[int, ...], h
     type_ = domain.types[0]
     if mover is not None and counts.frontier == Antichain.of(mover.frontier):
         found = f", to which a row at time {type_.render(mover.time)!r} moved it ({_where_from(mover)})"
-        clock = _clock_units(type_, mover.at)
+        clock = type_.clock(mover.at)
         if clock is not None and mover.frontier > clock:
             ahead = type_.render_duration(mover.time - clock)
             return (
@@ -620,13 +618,6 @@ def late_cause(policy: Policy, counts: StreamCounts, *, time: tuple[int, ...], h
 
 def _where_from(mover: Mover) -> str:
     return ", ".join(part for part in (mover.place, f"commit {mover.seq}") if part)
-
-
-def _clock_units(kind: TimeType, at: int) -> int | None:
-    """Return a moment of the wall clock in units of times; None for integers, which have no clock."""
-    if kind.value == "timestamp":
-        return at
-    return at // _DAY_US if kind.value == "date" else None
 
 
 def _move_to(counts: StreamCounts, target: Antichain, reason: str) -> Downgrade:

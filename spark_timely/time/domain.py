@@ -242,6 +242,18 @@ class TimeType(enum.Enum):
         """Whether `lo` is what the column's type itself can hold: true of the integer types."""
         return self in (TimeType.LONG, TimeType.INT, TimeType.SHORT)
 
+    def clock(self, at: int) -> int | None:
+        """Return a moment of the wall clock, microseconds since the epoch, as a time; None for integer types.
+
+        Examples
+        --------
+        >>> TimeType.DATE.clock(86_400_000_001), TimeType.LONG.clock(5) is None
+        (1, True)
+        """
+        if self.minimum_is_of_type:
+            return None
+        return at // DAY_US if self is TimeType.DATE else at
+
     def fits_in(self, other: TimeType) -> bool:
         """Return whether each time of this type is one of another: it is the same, or a wider integer.
 

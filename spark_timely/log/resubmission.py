@@ -1,0 +1,160 @@
+"""Append the dead letters of a commit to their stream again, corrected, at most once.
+
+Invariants
+----------
+1. A commit's letters are appended whole, in one commit, whose note adds the number of theirs to the list of the stream.
+2. That list was read at the state that the commit follows: of two calls at once one is refused by the log, reads the
+   list again, and finds the number in it.
+3. A number that is in the list of any commit that the stream still has is never appended again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_timely.errors import (
+    InvalidUsageError,
+    MissingError,
+    RolledBackError,
+    UnheldCapabilityError,
+    UpperMismatchError,
+    shown,
+)
+from spark_timely.log.arguments import check_whole
+from spark_timely.log.machine.decide import missing_stream
+from spark_timely.log.machine.state import CommitOutcome, StreamState, states_by_seq
+from spark_timely.log.reader import read_rows
+from spark_timely.log.rows import table_of
+from spark_timely.log.writer import StreamWriter
+from spark_timely.masking import masked_logger
+from spark_timely.protocol.note import Note, joined_spans
+
+if TYPE_CHECKING:
+    from spark_timely.log.log import Log
+    from spark_timely.log.rows import RowsLike
+
+_log = masked_logger("spark_timely.log")
+_PATIENCE: Final = 20
+
+
+def resubmit(
+    log: Log,
+    seq: int,
+    rows: RowsLike | Callable[[pa.Table], RowsLike] | None,
+    *,
+    stream: str,
+    log_id: str | None,
+    reason: str | None,
+) -> CommitOutcome:
+    """Append the letters of a commit again. See `Log.resubmit`."""
+    attempt = f"could not resubmit the dead letters of commit {seq!r} of stream {stream!r} of log {log.path!r}"
+    check_whole(attempt, "seq", seq, least=0)
+    made: pa.Table | None = None
+    for last in [False] * (_PATIENCE - 1) + [True]:  # as often as others commit in between
+        log.refresh()
+        state = _state(log, stream, log_id, attempt)
+        if any(first <= seq <= end for first, end in resubmitted(log, stream)):
+            log.flush()
+            _log.info(
+                "log %r: the dead letters of commit %d of stream %r were resubmitted before", log.path, seq, stream
+            )
+            return CommitOutcome(committed=False, state=state)
+        if made is None:
+            made = _rows(log, seq, rows, stream=stream, attempt=attempt)
+        try:
+            return _append(log, state, seq, made, reason=reason, attempt=attempt)
+        except UpperMismatchError:
+            if last:
+                raise
+    raise AssertionError
+
+
+def resubmitted(log: Log, stream: str, /) -> tuple[tuple[int, int], ...]:
+    """Return the commits of a stream whose letters were resubmitted: first and last numbers.
+
+    Notes
+    -----
+    Cost: all progress of the log is read. The newest note alone has the whole list, unless an earlier version of the
+    library committed since, which drops it.
+    """
+    states = states_by_seq(log.format, log.progress())
+    return joined_spans(*(each.note.resubmitted for each in states if each.stream == stream))
+
+
+def _state(log: Log, stream: str, log_id: str | None, attempt: str) -> StreamState:
+    if log_id is not None and log_id != log.log_id:
+        msg = f"{attempt}: found log {log.log_id!r}, the letters are of log {log_id!r}"
+        raise RolledBackError(msg, hint="read the letters again: the log was replaced, and its commits are others")
+    state = log.stream(stream)
+    if state is None:
+        raise missing_stream(log.path, stream, log.streams())
+    if state.note.output is not None:
+        msg = f"{attempt}: found a stream that a dataflow or a task writes"
+        raise InvalidUsageError(
+            msg, hint="correct the rows in the input, and append them there: an output is what its inputs give"
+        )
+    return state
+
+
+def _rows(
+    log: Log,
+    seq: int,
+    rows: RowsLike | Callable[[pa.Table], RowsLike] | None,
+    *,
+    stream: str,
+    attempt: str,
+) -> pa.Table:
+    """Return the rows to append; refuse those that cannot be the letters of the commit."""
+    index = log.dead_files()
+    index = index.select(np.flatnonzero(index.may_hold_stream(stream) & (index.seq_lo <= seq) & (seq <= index.seq_hi)))
+    letters = read_rows(log, index, log.format.dead_schema, stream=stream)
+    letters = letters.filter(pc.equal(letters["_seq"], seq))
+    if not letters.num_rows:
+        msg = f"{attempt}: found none"
+        raise MissingError(
+            msg,
+            hint="take the numbers from the column _seq of the letters; letters that keep_dead has removed are gone",
+            context={"path": log.path, "stream": stream, "seq": seq},
+        )
+    own = ("_log_id", "_stream", "_seq", "_reason", "_at")
+    if rows is None:
+        return letters.drop_columns([name for name in own if name in letters.column_names])
+    found = table_of(rows(letters) if callable(rows) else rows, log.format, attempt=attempt)
+    if found.num_rows > letters.num_rows:
+        msg = f"{attempt}: found {found.num_rows} rows for {letters.num_rows} letters"
+        raise InvalidUsageError(
+            msg,
+            hint="give at most one row for each letter of the commit, and other rows to append",
+            context={"seq": seq},
+        )
+    # As Spark gives letters, with the commit that holds them.
+    for name, value in (("_log_id", log.log_id), ("_stream", stream), ("_seq", seq)):  # three turns
+        if name in found.column_names and not pc.all(pc.equal(found[name], value), min_count=0).as_py():
+            msg = f"{attempt}: found rows of another {name}"
+            raise InvalidUsageError(msg, hint=f"give rows with {name}={value!r} alone, or without the column")
+    return found.drop_columns([name for name in own if name in found.column_names])
+
+
+def _append(
+    log: Log, state: StreamState, seq: int, rows: pa.Table, *, reason: str | None, attempt: str
+) -> CommitOutcome:
+    writer = StreamWriter(log, state.stream, str(state.owner))
+    why = f"resubmitted the dead letters of commit {seq}" + ("" if reason is None else f": {reason}")
+    try:
+        return writer.append_following(state, rows, reason=why, note=Note(resubmitted=((seq, seq),)))
+    except UnheldCapabilityError as error:
+        frontier = log.domain.render_frontier(state.frontier)
+        msg = f"{attempt}: found time={shown(log.domain.render_time(error.time))} behind the frontier {frontier}"  # type: ignore[arg-type]
+        raise UnheldCapabilityError(
+            msg,
+            hint="give the rows times at or after it; to keep their own, append them to another log, with"
+            " writer(…).append(rows, batch=seq), which does not append a commit twice either",
+            context=error.context,
+            time=error.time,
+            held=error.held,
+        ) from None
