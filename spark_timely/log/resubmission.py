@@ -35,15 +35,15 @@ from spark_timely.masking import masked_logger
 from spark_timely.protocol.note import Note, joined_spans
 
 if TYPE_CHECKING:
-    from spark_timely.log.log import Log
     from spark_timely.log.rows import RowsLike
+    from spark_timely.log.streams import CaptureLog
 
 _log = masked_logger("spark_timely.log")
 _PATIENCE: Final = 20
 
 
 def resubmit(
-    log: Log,
+    log: CaptureLog,
     seq: int,
     rows: RowsLike | Callable[[pa.Table], RowsLike] | None,
     *,
@@ -74,7 +74,7 @@ def resubmit(
     raise AssertionError
 
 
-def resubmitted(log: Log, stream: str, /) -> tuple[tuple[int, int], ...]:
+def resubmitted(log: CaptureLog, stream: str, /) -> tuple[tuple[int, int], ...]:
     """Return the commits of a stream whose letters were resubmitted: first and last numbers.
 
     Notes
@@ -86,7 +86,7 @@ def resubmitted(log: Log, stream: str, /) -> tuple[tuple[int, int], ...]:
     return joined_spans(*(each.note.resubmitted for each in states if each.stream == stream))
 
 
-def _state(log: Log, stream: str, log_id: str | None, attempt: str) -> StreamState:
+def _state(log: CaptureLog, stream: str, log_id: str | None, attempt: str) -> StreamState:
     if log_id is not None and log_id != log.log_id:
         msg = f"{attempt}: found log {log.log_id!r}, the letters are of log {log_id!r}"
         raise RolledBackError(msg, hint="read the letters again: the log was replaced, and its commits are others")
@@ -102,7 +102,7 @@ def _state(log: Log, stream: str, log_id: str | None, attempt: str) -> StreamSta
 
 
 def _rows(
-    log: Log,
+    log: CaptureLog,
     seq: int,
     rows: RowsLike | Callable[[pa.Table], RowsLike] | None,
     *,
@@ -141,7 +141,7 @@ def _rows(
 
 
 def _append(
-    log: Log, state: StreamState, seq: int, rows: pa.Table, *, reason: str | None, attempt: str
+    log: CaptureLog, state: StreamState, seq: int, rows: pa.Table, *, reason: str | None, attempt: str
 ) -> CommitOutcome:
     writer = StreamWriter(log, state.stream, str(state.owner))
     why = f"resubmitted the dead letters of commit {seq}" + ("" if reason is None else f": {reason}")

@@ -155,6 +155,39 @@ class CaptureQuery:
         return str(self.query.id)
 
     @property
+    def progress(self) -> dict[str, Any] | None:
+        """Spark's last report of the query, and under ``timely`` what became of rows.
+
+        `timely` has the stream's `frontier` as text, `seq`, and of the newest micro-batch in the log `batch` and how
+        many rows were `dead`, `advanced` and `skewed`; and `dead_letters`, all that the log has. None before the first
+        report.
+
+        Raises
+        ------
+        StorageError
+            If the log cannot be reached.
+        """
+        report, options = self.query.lastProgress, self._options
+        if report is None:
+            return None
+        log = find_log(options.path, options.storage_options)
+        state = None if log is None else log.stream(options.stream)
+        facts: dict[str, Any] = {}
+        if log is not None and state is not None:
+            batch = state.note.batch
+            facts = {
+                "frontier": log.domain.show_frontier(state.frontier),
+                "seq": state.seq,
+                "batch": state.batch,
+                "dead": 0 if batch is None else batch.dead,
+                "advanced": 0 if batch is None else batch.advanced,
+                "skewed": 0 if batch is None else batch.skewed,
+                "dead_letters": log.describe()["dead_letters"],
+            }
+        found = json.loads(report.json) if hasattr(report, "json") else dict(report)
+        return {**found, "timely": facts}
+
+    @property
     def is_active(self) -> bool:
         """Whether the query still runs."""
         return bool(self.query.isActive)
@@ -406,6 +439,7 @@ def start(
         writer = writer.foreachBatch(
             _Capture(path, checkpoint, with_stored(lambda: df.sparkSession, given, storage_options, ask=False))
         )
+    _warn_of_future(df, parsed)
     # Looked at before the query plans anything.
     repeats = close == "once" and all_committed(checkpoint, storage_options=parsed.storage_options) is not True
     query = _started(writer, df.sparkSession, _reports(close, wanted, timeout_s))
@@ -447,6 +481,22 @@ class _Capture:
 
         options: dict[str, Any] = dict(self.options)  # `start` has checked them
         capture(df, batch_id, path=self.path, checkpoint=self.checkpoint, **options)
+
+
+def _warn_of_future(df: DataFrame, options: SinkOptions) -> None:
+    """Say once, when a query starts, that a single row from the future would make all later rows late."""
+    if options.frontier != "bounded" or options.max_future_skew is not None:
+        return
+    wanted = {name.lower() for name in options.time_column}
+    kinds = {field.dataType.typeName() for field in df.schema.fields if field.name.lower() in wanted}
+    if kinds & {"timestamp", "date"}:
+        _log.warning(
+            "stream %r of log %r: frontier='bounded' without maxFutureSkew: one row with a time far in the future moves"
+            " the frontier there, and every later row is late — hint: give max_future_skew='1 day', or as far as clocks"
+            " of your sources may be wrong, and late_data='deadLetter' to set such rows apart",
+            options.stream,
+            options.path,
+        )
 
 
 def _ending(on_finish: str, trigger: Mapping[str, object], options: SinkOptions) -> Ending | None:

@@ -133,7 +133,7 @@ def test_list_is_kept_over_takeover_and_merges() -> None:
     assert log.describe()["streams"]["main"]["resubmitted"] == 2
 
 
-def test_list_that_an_earlier_version_dropped_is_found_in_history(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_that_earlier_versions_dropped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World([1], 0, 0.0)
     (seq,) = world.letters
     log = world.plain

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+import spark_timely
 from spark_timely import errors
 from spark_timely.spark.capture.foreach_batch import capture
 from tests.spark.test_foreach_batch import fixed_clock, frame
@@ -93,3 +94,56 @@ def test_capture_names_the_option_for_a_row_without_a_time(spark: SparkSession, 
         capture(
             frame(spark, moments("t", 0)), 0, path=str(tmp_path / "log"), app_id="a", timeColumn="t", frontier="hold"
         )
+
+
+def test_letters_are_read_in_spark_and_brought_back(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from pyspark.sql import functions as F
+
+    path, source = str(tmp_path / "log"), tmp_path / "source"
+    frame(spark, moments("t", 0).slice(0, 4)).write.parquet(str(source))
+    query = spark_timely.start(
+        spark.readStream.schema("t timestamp, id long").parquet(str(source)),
+        path=path,
+        checkpoint=str(tmp_path / "checkpoint"),
+        trigger="availableNow",
+        time_column="t",
+        frontier="bounded",
+        lateness="2 days",
+        bad_time="deadLetter",
+    )
+    query.await_termination()
+    assert caplog.text.count("without maxFutureSkew") == 1
+    assert query.progress is not None
+    assert query.progress["timely"]["dead"] == query.progress["timely"]["dead_letters"] == 2
+
+    letters = spark.read.format("timely").option("content", "dead").load(path)
+    found = letters.select("_log_id", "_stream", "_seq", "_reason", "id").orderBy("id").collect()
+    log = spark_timely.open_log(path)
+    assert [(row["_log_id"], row["_stream"], row["id"]) for row in found] == [
+        (log.log_id, "main", 2),
+        (log.log_id, "main", 3),
+    ]
+    assert [row["_reason"] for row in found] == ["no time: found null", f"out of bounds: found us:{2**60}"]
+
+    def streamed() -> list[int]:
+        taken: list[int] = []
+        stream = spark.readStream.format("timely").option("content", "dead").load(path)
+        following = (
+            stream.writeStream.foreachBatch(lambda df, _: taken.extend(row["id"] for row in df.select("id").collect()))
+            .option("checkpointLocation", str(tmp_path / "letters"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        following.awaitTermination()
+        return sorted(taken)
+
+    assert streamed() == [2, 3]
+    assert streamed() == []
+    (seq,) = {row["_seq"] for row in found}
+    fixed = letters.where(F.col("_seq") == seq).withColumn("_time", F.timestamp_micros(F.lit(NOW)))
+    fixed = fixed.withColumn("t", F.col("_time"))
+    assert log.resubmit(seq, fixed.toArrow(), log_id=found[0]["_log_id"]).committed
+    assert not log.resubmit(seq, fixed.toArrow()).committed
+    assert sorted(log.messages()["id"].to_pylist()) == [0, 1, 2, 3]
