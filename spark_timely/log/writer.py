@@ -96,8 +96,7 @@ class _Judged(NamedTuple):
 
     messages: pa.Table
     times: IntArray
-    letters: pa.Table
-    letter_times: IntArray
+    letters: tuple[pa.Table, IntArray] | None
     admission: Admission
 
 
@@ -767,8 +766,10 @@ class StreamWriter:
         )
         payload, times, diffs = admission.messages(rows.payload, rows.diffs)
         messages = message_table(form, payload, times, self.stream, state.seq + 1, diffs)
-        letters, letter_times = admission.letters(form, rows.payload, rows.diffs, stream=self.stream, seq=state.seq + 1)
-        return _Judged(messages, times, letters, letter_times, admission)
+        letters = None
+        if admission.n_dead:
+            letters = admission.letters(form, rows.payload, rows.diffs, stream=self.stream, seq=state.seq + 1)
+        return _Judged(messages, times, letters, admission)
 
     def _digest(self, rows: _Rows) -> str:
         """Return the digest of rows as the log keeps them, whatever becomes of them and in whatever commit."""
@@ -802,8 +803,10 @@ class StreamWriter:
         check_progress(state.counts, p_times, deltas, stream=self.stream, seq=state.seq + 1, domain=log.domain)
         files: list[DataFile] = []
         if judged is not None:
-            tables = ((judged.messages, judged.times, "message"), (judged.letters, judged.letter_times, "dead"))
-            for table, times, event in tables:  # two turns
+            tables = {"message": (judged.messages, judged.times)}
+            if judged.letters is not None:
+                tables["dead"] = judged.letters
+            for event, (table, times) in tables.items():  # two turns at most
                 files += write_data_files(
                     log.storage,
                     table,
