@@ -93,7 +93,7 @@ def test_head_of_nothing_says_so(run: Run, log_path: str) -> None:
 def test_head_of_zero_rows_prints_the_header_alone(run: Run, log: Log) -> None:
     assert run("head", log.path, "--json", "-n", "0") == (0, "", "")
     assert run("head", log.path, "-n", "0") == (0, "_stream  _seq  _time  v  名\n", "")
-    assert run("head", log.path, "-n", "0", "--dead", "--columns", "v")[:2] == (0, "_stream  _seq  _time  v\n")
+    assert run("head", log.path, "-n", "0", "--dead", "--columns", "v")[:2] == (0, "_stream  _seq  _time  _reason  v\n")
 
 
 def test_stats_of_a_log_tells_frontier_sizes_and_streams(run: Run, log: Log) -> None:
