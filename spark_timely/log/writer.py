@@ -179,7 +179,9 @@ class StreamWriter:
         self._target = target_file_size
         self._compression = compression
         self._missing = tuple(missing_columns)
-        self._policy = Policy(log.domain, FrontierPolicy.HOLD) if policy is None else policy
+        strict = Policy(log.domain, FrontierPolicy.HOLD)
+        self._policy = strict if policy is None else policy
+        self._asks_clock = self._policy != strict
         # Of the newest commit that this writer knows: a log that has another id, or fewer commits, went back.
         self._log_id, self._seq = log.log_id, -1
         # Appends without a key that may have happened, until they are repeated or cannot happen any more.
@@ -759,7 +761,8 @@ class StreamWriter:
             state.counts,
             table,
             names,
-            at=self.log.now_us(),
+            # Who refuses whatever is odd needs no clock.
+            at=self.log.now_us() if self._asks_clock else 0,
             stream=self.stream,
             held_by=HeldBy(mover=state.note.mover),
             late_refused=False,
