@@ -642,7 +642,7 @@ def tell_story(folder: Path, seed: int, n_steps: int) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("first", range(2))
 def test_only_what_the_history_dropped_is_deleted(tmp_path: Path, first: int) -> None:
-    for seed in range(first, 200 if long_lane() else 6, 2):
+    for seed in range(first, 200 if long_lane() else 4, 2):
         tell_story(tmp_path / str(seed), seed, 24 if long_lane() else 12)
 
 

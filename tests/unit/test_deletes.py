@@ -76,9 +76,9 @@ def _of_call(node: ast.Call) -> str | None:
         return called
     if any(isinstance(each, ast.Constant) and each.value == "overwrite" for each in [*node.args, *given.values()]):
         return f"{called} overwrite"
-    said = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-    if name == "sql" and any(SAID.search(text) for text in said):
-        return f"{called} {SAID.search(' '.join(said))[0]}"  # type: ignore[index]
+    if name == "sql":
+        found = SAID.search(ast.unparse(node))
+        return None if found is None else f"{called} {found[0]}"
     return None
 
 
