@@ -165,7 +165,7 @@ class Story:
         self.n_made = 0
         self.now = History()
         self.backups: list[Backup] = []
-        self.n_backups = 0
+        self.n_backups = self.n_foreign = 0
         self.instance_id: str | None = None
         self.protected: dict[str, object] = {}  # what others have in the folder, as it was
         self.outside = folder / "outside"
@@ -349,7 +349,8 @@ class Story:
     def foreign(self) -> None:
         """Put something of somebody else's beside the collections."""
         self.collections.mkdir(exist_ok=True)
-        n, kind = len(self.protected), self.rng.choice(["files", "log", "link", "half", "empty", "table"])
+        self.n_foreign += 1
+        n, kind = self.n_foreign, self.rng.choice(["files", "log", "link", "half", "empty", "table"])
         name = f"{kind} {n}" if self.rng.random() < 0.3 else f"{kind}-{n:012x}"
         path = self.collections / name
         if kind == "files":
@@ -373,7 +374,8 @@ class Story:
         """Copy a collection under another name."""
         there = [where for where in self.now.alive.values() if (self.collections / where).is_dir()]
         if there:
-            name = f"twin-{len(self.protected):012x}"
+            self.n_foreign += 1
+            name = f"twin-{self.n_foreign:012x}"
             shutil.copytree(self.collections / self.rng.choice(there), self.collections / name)
             self.protected[name] = tree(self.collections / name)
 

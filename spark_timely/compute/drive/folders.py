@@ -5,7 +5,7 @@ Invariants
 1. Nothing is deleted that was not looked at, and found to be what its mark says; on a disk under a name that nobody
    else knows, in a store within the files that were listed before the look.
 2. A link is never followed.
-3. What shows whose a folder is goes last, and a mark goes after it: a deletion that breaks off is taken up again.
+3. A deletion that breaks off is taken up again: what is left is known by its mark, which goes last.
 """
 
 from __future__ import annotations
@@ -251,18 +251,30 @@ class Removal:
 
 
 def _delete_near(folder: str) -> None:
-    """Delete a folder on a disk that was put aside, its table's log last; of a link the link."""
+    """Delete a folder on a disk that was put aside; of a link the link.
+
+    What is no part of the log goes first, while it can be read; then its table's log by one rename, so that the rest
+    is what a creation that was killed leaves behind. Whatever it breaks off at, the next look finds it the folder's.
+    """
     try:
         if os.path.islink(folder):
             os.unlink(folder)
             return
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name == "_delta_log")
+            found = sorted(entries, key=lambda entry: not foreign_names([entry.name]))
+        table, renamed = f"{folder}/_delta_log", f"{folder}/_event=gone"
+        is_folder = os.path.isdir(table) and not os.path.islink(table)
         for entry in found:  # one turn per entry
+            if is_folder and not foreign_names([entry.name]) and not os.path.lexists(renamed):
+                os.rename(table, renamed)
+            if is_folder and entry.path in (table, renamed):
+                continue
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)
             else:
                 os.unlink(entry.path)
+        if os.path.isdir(renamed):
+            shutil.rmtree(renamed)
         os.rmdir(folder)
     except FileNotFoundError:
         return
