@@ -70,6 +70,8 @@ class Holder:
         What is to be retained; empty releases.
     run : str
         The id of the holder.
+    brief : bool
+        Whether it has no name by which somebody could come back for it.
     turn : int or None
         That of the holder; None before it was registered.
     written : Antichain or None
@@ -86,6 +88,7 @@ class Holder:
     expiry_us: int
     wanted: Antichain
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    brief: bool = False
     turn: int | None = None
     written: Antichain | None = None
     written_at: float = 0.0
@@ -187,7 +190,7 @@ class Positions:
                 return
             if holder is None or holder.refused is not None:
                 amount = parse_duration(_UNNAMED_EXPIRY).amount
-                holder = Holder(f"subscribe-{uuid.uuid4().hex[:12]}", amount, needed)
+                holder = Holder(f"subscribe-{uuid.uuid4().hex[:12]}", amount, needed, brief=True)
             holder.wanted = needed
             has_expired = holder.expires <= self._wall() * 1_000_000  # of a process that slept
             if holder.written is None or has_expired or not holder.written.less_equal_frontier(needed):
@@ -272,7 +275,9 @@ class Positions:
             self._log = self._open_log()
         wall = int(self._wall() * 1_000_000)
         wanted = [
-            Retaining(each.name, each.wanted, OWNER, wall + each.expiry_us, run=each.run, turn=each.turn)
+            Retaining(
+                each.name, each.wanted, OWNER, wall + each.expiry_us, run=each.run, turn=each.turn, brief=each.brief
+            )
             for each in mine
         ]
         retainers, refused = self._log.retain_several(wanted)

@@ -145,19 +145,21 @@ def _logs(options: argparse.Namespace, name: str) -> dict[str, str]:
 def _ask(verb: str, arguments: Mapping[str, object], options: argparse.Namespace, console: Console) -> bool:
     place = _place(options)
     place.check("ask", create=False)
-    done = True
+    done, warnings = True, list[str]()
     try:
-        Requests(place).ask(verb, arguments, timeout_s=options.timeout.seconds)
+        warnings = Requests(place).ask(verb, arguments, timeout_s=options.timeout.seconds)
     except WaitTimeoutError:
         done = False  # it stays, and is no failure: it is done when a process runs the instance
     if console.json_mode:
-        console.answer({"done" if done else "asked": verb, **arguments})
+        console.answer({"done" if done else "asked": verb, **arguments} | ({"warnings": warnings} if warnings else {}))
     elif done:
         console.line(f"{verb}: done")
     else:
         console.line(
             f"{verb}: asked, not done yet: the process that runs the instance does it (spark-timely instance DIR run)"
         )
+    for warning in [] if console.json_mode else warnings:
+        console.line(f"warning: {warning}")
     return done
 
 

@@ -96,7 +96,7 @@ from spark_timely.compute.session import (
     CollectionKind,
     Session,
 )
-from spark_timely.errors import MissingError, OwnershipError, TimelyInternalError, shown
+from spark_timely.errors import MissingError, OperatorError, OwnershipError, TimelyInternalError, shown
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 
@@ -605,8 +605,12 @@ class Instance:
 
     def _tell_batch(self, batch: SubscribeProgress) -> None:
         there = self._there(batch.id, batch.run)
-        error = batch.error or self._too_large("a batch of subscribe", batch.id, batch.n_bytes)
-        response = SubscribeBatch(batch.id, batch.lower, batch.upper, None if error else batch.updates, error)
+        too_large = self._too_large("a batch of subscribe", batch.id, batch.n_bytes)
+        error, cause = batch.error, batch.cause
+        if error is None and too_large is not None:
+            error, cause = too_large.message, too_large
+        updates = None if error else batch.updates
+        response = SubscribeBatch(batch.id, batch.lower, batch.upper, updates, error, cause)
         if there is None:
             # Dropped in this session: its client may still want it. It was another session's otherwise, or another
             # collection has its id now.
@@ -644,7 +648,7 @@ class Instance:
         if self._incoming is None:
             outcome = CopyToResponse(done.id, "rows", rows=done.rows)
             if done.error is not None:
-                outcome = CopyToResponse(done.id, "error", error=done.error)
+                outcome = CopyToResponse(done.id, "error", error=done.error, cause=done.cause)
             self._outbox.append(outcome)
         self._show_run(self._runs[there.run])
 
@@ -657,7 +661,8 @@ class Instance:
         if not pending.readable:
             self._refuse_forgotten(pending)
             return
-        error = answer.error or self._too_large("a peek at", peek.target, answer.n_bytes)
+        too_large = self._too_large("a peek at", peek.target, answer.n_bytes)
+        error = answer.error or (None if too_large is None else too_large.message)
         if error is None:
             response = PeekResponse(peek.id, "rows", answer.rows, traceparent=peek.traceparent)
         else:
@@ -681,11 +686,14 @@ class Instance:
         self._latencies[id_, at_most] = found
         self._shows.put("latency", (id_, at_most), [(id_, at_most, found)])
 
-    def _too_large(self, what: str, id_: str, n_bytes: int) -> str | None:
+    def _too_large(self, what: str, id_: str, n_bytes: int) -> OperatorError | None:
         limit = self.configuration[MAX_RESULT_BYTES]
         if limit is None or n_bytes <= cast("int", limit):
             return None
-        return f"could not give the answer of {what} {id_!r}: found {n_bytes} bytes, allowed are {limit}"
+        return OperatorError(
+            f"could not give the answer of {what} {id_!r}: found {n_bytes} bytes, allowed are {limit}",
+            hint="ask for less, or raise max_result_bytes in the instance's configuration",
+        )
 
     # A turn --------------------------------------------------------------------------------------
 

@@ -69,6 +69,8 @@ class SubscribeProgress:
         Size of the updates, for the limit of results.
     error : str or None
         In place of the updates.
+    cause : Exception or None
+        The error itself, handed through.
     """
 
     id: str
@@ -78,16 +80,18 @@ class SubscribeProgress:
     updates: object = None
     n_bytes: int = 0
     error: str | None = None
+    cause: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CopyToDone:
-    """A copy-to has written `rows` rows, or failed with an error."""
+    """A copy-to has written `rows` rows, or failed with an error, which is handed through as `cause` too."""
 
     id: str
     run: int
     rows: int | None = None
     error: str | None = None
+    cause: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)

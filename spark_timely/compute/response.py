@@ -96,6 +96,8 @@ class SubscribeBatch:
         What the driver gave; None with an error.
     error : str or None
         In place of the updates.
+    cause : Exception or None
+        The error itself, where the driver gave it.
     """
 
     id: str
@@ -103,6 +105,7 @@ class SubscribeBatch:
     upper: Antichain
     updates: object = None
     error: str | None = None
+    cause: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +130,15 @@ class CopyToResponse:
     rows : int or None
         Number of rows that were written.
     error : str or None
+    cause : Exception or None
+        As of `SubscribeBatch`.
     """
 
     id: str
     outcome: Literal["rows", "error", "dropped"]
     rows: int | None = None
     error: str | None = None
+    cause: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)

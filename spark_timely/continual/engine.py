@@ -294,6 +294,11 @@ class TaskEngine:
         if pinned:
             self._outputs.wake(bounded=True)
 
+    @property
+    def unretained(self) -> frozenset[str]:
+        """Paths of logs that it cannot retain, and does not try to any more."""
+        return frozenset(self._unretained)
+
     def end(self) -> None:
         """Renew nothing any more; what is retained expires unless the task is started again."""
         for retained in self._retained.values():  # one turn per log

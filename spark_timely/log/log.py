@@ -44,7 +44,7 @@ from spark_timely.log.files.format import LogFormat, check_stream_name
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, check_codec, side_by_side, write_progress_file
 from spark_timely.log.forgetting import forget, forget_dead, forget_inline
 from spark_timely.log.machine.decide import closed_stream, missing_stream
-from spark_timely.log.machine.since import Keep, check_may_read, needed_from
+from spark_timely.log.machine.since import Keep, check_may_read, needed_as_of, needed_from
 from spark_timely.log.machine.state import (
     OPEN_STREAM,
     CommitOutcome,
@@ -100,7 +100,7 @@ if TYPE_CHECKING:
 
     from spark_timely.log.files.format import LogKind
     from spark_timely.log.files.index import FileIndex
-    from spark_timely.log.machine.since import Retainer
+    from spark_timely.log.machine.since import Retainer, Retention
     from spark_timely.log.machine.state import DataFile
     from spark_timely.log.retention import Retaining
     from spark_timely.log.rows import RowsLike
@@ -994,6 +994,69 @@ class Log:
         now = self._now()
         expires = now + length
         after = retain(self._states, consumer, needed, owner=owner, expires=expires, clock=now, run=run, turn=turn)
+        self._drop_old_files()
+        return after.retainers.get(consumer)
+
+    def retain_as_of(
+        self,
+        consumer: str,
+        as_of: Antichain | None,
+        *,
+        owner: str,
+        expiry_us: int,
+        beside: Iterable[Antichain] = (),
+        what: str,
+    ) -> Retainer | None:
+        """Keep the log readable as of a time, by one decision with the look at since: refused only if that passed it.
+
+        The retainer is brief: once it has expired it is removed.
+
+        Parameters
+        ----------
+        consumer, owner
+            As of `retain`; no text of theirs is checked here.
+        as_of : Antichain or None
+            Of one time. None: all that is there.
+        expiry_us : int
+            How long it counts unless renewed, microseconds.
+        beside : iterable of Antichain
+            What the retainer is to keep as well, as far as that can be read.
+        what : str
+            What cannot be done without it, for the error.
+
+        Returns
+        -------
+        Retainer or None
+            What it needs is of a stream all that the decision found, of a collection the time. None if somebody has
+            released it by now.
+
+        Raises
+        ------
+        SinceViolationError
+            If since has passed the time.
+        OwnershipError
+            If the name is another owner's.
+        LogFormatError, StorageError
+            If the log cannot be written.
+
+        Notes
+        -----
+        Cost: as of `retain`.
+
+        Examples
+        --------
+        >>> from spark_timely.log import MemoryLog
+        >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,), kind="collection")
+        >>> log.retain_as_of("me", Antichain.of(4), owner="me", expiry_us=10**9, what="begin").needed
+        Antichain.of(4)
+        """
+        now, others = self._now(), tuple(beside)
+
+        def needed(retention: Retention) -> Antichain:
+            return needed_as_of(self.path, self.domain, self.kind, retention, as_of, beside=others, what=what)
+
+        expires = now + expiry_us
+        after = retain(self._states, consumer, needed, owner=owner, expires=expires, clock=now, brief=True)
         self._drop_old_files()
         return after.retainers.get(consumer)
 

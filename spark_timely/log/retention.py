@@ -122,14 +122,14 @@ def _read(store: Store, paths: Sequence[str]) -> Retention:
         try:
             said = json.loads(note)
             name, owner, expires, overrun = (said[key] for key in ("consumer", "owner", "expires", "overrun"))
-            run, turn = said.get("run", ""), said.get("turn", 0)
+            run, turn, brief = said.get("run", ""), said.get("turn", 0), said.get("brief", False)
         except (TypeError, ValueError, KeyError) as error:
             msg = f"could not read who retains log {store.path!r}: found note={note!r:.200}"
             hint = "release the retainers and register them again, or restore the file"
             raise LogDamagedError(msg, hint=hint, context={"path": store.path}) from error
         mine = np.array([other == note for other in notes], np.bool_)
         needed = Antichain.from_times(times[mine], form.domain.arity)
-        retainers[name] = Retainer(name, needed, owner, expires, overrun, run, turn)
+        retainers[name] = Retainer(name, needed, owner, expires, overrun, run, turn, brief)
     wanted = moved["_count"][0].as_py()
     if wanted is not None and wanted != len(retainers):
         raise _lost(store, f"{len(retainers)} of {wanted} retainers")
@@ -205,6 +205,8 @@ def _files(storage: Storage, form: LogFormat, retention: Retention) -> list[Data
             said = {"consumer": each.name, "owner": each.owner, "expires": each.expires, "overrun": each.overrun}
             if each.run:
                 said.update(run=each.run, turn=each.turn)
+            if each.brief:
+                said.update(brief=True)
             note = json.dumps(said, sort_keys=True, ensure_ascii=False)
             parts.append(_rows(form, retention, each.needed.times, _query=each.owner, _reason="retained", _note=note))
         rows = pa.concat_tables(parts)
@@ -378,21 +380,27 @@ def _greatest(states: StreamStates) -> int | None:
 def retain(
     states: StreamStates,
     name: str,
-    needed: Antichain,
+    needed: Antichain | Callable[[Retention], Antichain],
     *,
     owner: str,
     expires: int,
     clock: int,
     run: str = "",
     turn: int | None = None,
+    brief: bool = False,
 ) -> Retention:
-    """Register, move or renew a retainer; an empty antichain releases it."""
+    """Register, move or renew a retainer; an empty antichain releases it.
+
+    What is needed may depend on the state from which it is decided.
+    """
     path, domain = states.store.path, states.store.format.domain
 
     def decide(retention: Retention) -> Retention | None:
+        wanted = needed(retention) if callable(needed) else needed
         return decide_retain(
-            path, domain, retention, name, needed, owner=owner, expires=expires, now=clock, run=run, turn=turn
-        )
+            path, domain, retention, name, wanted, owner=owner, expires=expires, now=clock, run=run, turn=turn,
+            brief=brief,
+        )  # fmt: skip
 
     return _changed(states, f"retain a position for consumer {name!r}", decide)
 
@@ -410,6 +418,7 @@ class Retaining:
         Microseconds since 1970.
     run : str
     turn : int or None
+    brief : bool
     """
 
     name: str
@@ -418,6 +427,7 @@ class Retaining:
     expires: int
     run: str = ""
     turn: int | None = None
+    brief: bool = False
 
 
 def retain_several(
@@ -451,6 +461,7 @@ def retain_several(
                     now=clock,
                     run=each.run,
                     turn=each.turn,
+                    brief=each.brief,
                 )
             except (OwnershipError, SinceViolationError) as error:
                 refused[each.name] = error

@@ -322,9 +322,9 @@ def _retained(logs: Sequence[Log], time: Time, timeout_s: float) -> Iterator[Non
     seconds = math.ceil(min(timeout_s, 1e6)) + 60
     try:
         for log in logs if timeout_s else ():  # one turn per log
-            needed = log.since() if log.kind == "stream" else needed_by_contents(time)
             with suppress(StorageError, LogFormatError):
-                log.retain_needed(name, needed, owner=name, expiry=f"{seconds} seconds")
+                as_of, expiry_us = needed_by_contents(time), seconds * 1_000_000
+                log.retain_as_of(name, as_of, owner=name, expiry_us=expiry_us, what=f"retain log {log.path!r}")
                 kept.append(log)
         yield
     finally:

@@ -21,6 +21,7 @@ from spark_timely.log.machine.since import (
     decide_since,
     everything,
     may_read,
+    needed_as_of,
     needed_by_changes,
     needed_by_contents,
     needed_from,
@@ -182,3 +183,67 @@ def test_name_is_of_one_owner_until_it_expires() -> None:
     assert released == replace(mine, seq=5, retainers={})
     with pytest.raises(InvalidUsageError, match=r"could not release consumer 'a' .*: found consumers=\[\]"):
         decide_release("/log", released, "a")
+
+
+ASKED = s.lists(
+    s.one_of(
+        s.tuples(s.just("since"), ANTICHAINS, s.just(0)),
+        s.tuples(s.just("begin"), s.one_of(s.none(), TIMES), s.integers(1, 5)),
+        s.tuples(s.just("let go"), s.integers(0, 9), s.just(0)),
+    ),
+    max_size=14,
+)
+
+
+@given(steps=ASKED, kind=s.sampled_from(["stream", "collection"]))
+def test_what_is_begun_as_of_a_time_is_held_or_refused(steps: list[tuple[str, object, int]], kind: str) -> None:
+    """Against a program that remembers what each request was promised, and looks at single times."""
+    state = everything(DOMAIN)
+    promised: list[tuple[object, int, list[tuple[int, ...]]]] = []  # as_of, when it ends, the sinces of then
+    top = Antichain.of((9, 9))
+    for now, (what, given_, length) in enumerate(steps, start=1):
+        alive = [each for each in promised if each[1] > now]
+        if what == "since":
+            state = decide_since(state, given_, top, by="me", now=now) or state  # type: ignore[arg-type]
+        elif what == "let go":
+            if promised:
+                promised.pop(int(given_) % len(promised))  # type: ignore[call-overload]
+        else:
+            as_of = None if given_ is None else Antichain.of(given_)  # type: ignore[arg-type]
+            lows = [tuple(each) for each in state.since.times.tolist()]
+            is_passed = given_ is not None and not any(
+                all(low <= at for low, at in zip(each, given_, strict=True))
+                for each in lows  # type: ignore[call-overload]
+            )
+            beside = [
+                Antichain.of(*then) if kind == "stream" or at is None else Antichain.of(at)  # type: ignore[arg-type]
+                for at, _, then in alive
+            ]
+            try:
+                needed = needed_as_of(
+                    "/log",
+                    DOMAIN,
+                    kind,
+                    state,
+                    as_of,
+                    beside=beside,
+                    what="begin",  # type: ignore[arg-type]
+                )
+            except SinceViolationError:
+                assert is_passed
+                continue
+            assert not is_passed
+            longest = max([now + length, *(each[1] for each in alive)])
+            promised = [(at, longest, then) for at, _, then in alive] + [(given_, longest, lows)]
+            state = (
+                decide_retain("/log", DOMAIN, state, "it", needed, owner="it", expires=longest, now=now, brief=True)
+                or state
+            )
+            assert len(state.retainers) == 1
+        for at, ends, then in promised:
+            if ends > now:
+                # Whatever was there when it was begun is told apart; of a collection, as of the time.
+                for time in then if kind == "stream" or at is None else [at]:
+                    assert may_read(state.since, Antichain.of(time))  # type: ignore[arg-type]
+    moved = decide_since(state, top, top, by="me", now=100)
+    assert moved is None or not moved.retainers

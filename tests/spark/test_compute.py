@@ -15,7 +15,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from spark_timely.errors import InvalidUsageError, OperatorError
+from spark_timely.errors import CanceledError, InvalidUsageError
 from spark_timely.log.log import create_log
 from spark_timely.spark import compute
 from spark_timely.spark.compute import ComputeInstance
@@ -93,7 +93,7 @@ def test_peek_and_copy_say_that_the_session_was_stopped(spark: SparkSession, tmp
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
         instance.await_frontier("totals", 1)
         instance._jobs._spark = Stopped()  # type: ignore[assignment]
-        with pytest.raises(OperatorError, match="found the session of Spark stopped"):
+        with pytest.raises(CanceledError, match="found the session of Spark stopped"):
             instance.copy_to("totals", str(tmp_path / "copy"), timeout_s=60)
         append(log, (2, 1, 1, 5), upper=3)
         for _ in range(600):

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from spark_timely.compute.response import SubscribeBatch
-from spark_timely.errors import InvalidUsageError, OperatorError, shown
+from spark_timely.errors import InvalidUsageError, OperatorError, TimelyError, shown
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["END", "Batches"]
+__all__ = ["END", "Batches", "raised"]
 
 END: Final = object()
 """Says that nothing comes any more."""
@@ -30,6 +30,29 @@ END: Final = object()
 _MOST_WAITING: Final = 64
 _MOST_WAITING_BYTES: Final = 64 << 20
 _LONGEST_S: Final = threading.TIMEOUT_MAX
+
+
+def raised(text: str, cause: Exception | None, /) -> TimelyError:
+    """Return what to raise for an answer that is an error: the error itself, if it is one of this package.
+
+    Parameters
+    ----------
+    text : str
+    cause : Exception or None
+
+    Examples
+    --------
+    >>> from spark_timely.errors import MissingError
+    >>> type(raised("found none", MissingError("found none", hint="make one"))).__name__
+    'MissingError'
+    >>> type(raised("no such file", OSError("no such file"))).__name__
+    'OperatorError'
+    """
+    if isinstance(cause, TimelyError):
+        return cause
+    error = OperatorError(text, hint="see the error")
+    error.__cause__ = cause
+    return error
 
 
 class Batches:
@@ -86,8 +109,10 @@ class Batches:
         ------
         InvalidUsageError
             If it would wait in a call of `on_response`, which hands batches in; if the time is no number of seconds.
-        OperatorError
-            If the batch is an error: it was too large, or the instance has ended with one.
+        TimelyError
+            If the batch is an error: the one that ended the subscribe, such as `SinceViolationError`; an
+            `OperatorError` if it is none of this package, or the batch was too large. If the instance has ended with
+            an error, that one.
         """
         if timeout_s is not None and (
             isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0
@@ -117,7 +142,7 @@ class Batches:
         if found.upper.is_empty:
             self.close()  # nothing comes any more
         if found.error is not None:
-            raise OperatorError(found.error, hint="see the error, and the instance's configuration: max_result_bytes")
+            raise raised(found.error, found.cause)
         return found
 
     def close(self) -> None:

@@ -58,7 +58,7 @@ class Copies:
             if failed is None:
                 instance.tell(CopyToDone(export.id, running.number, rows=future.result()))
             else:
-                instance.tell(CopyToDone(export.id, running.number, error=described(failed)))
+                instance.tell(CopyToDone(export.id, running.number, error=described(failed), cause=_cause(failed)))
 
     def _begin(self, running: Running, hosted: Hosted, export: Export) -> None:
         context, dataflow = self._context, running.dataflow
@@ -67,7 +67,7 @@ class Copies:
             upper = hosted.uppers().get(export.id) if hosted.has_begun else context.opened(path).frontier()
         except Exception as error:  # noqa: BLE001 - whatever it is, the others continue
             if not may_pass(error):
-                context.instance.tell(CopyToDone(export.id, running.number, error=described(error)))
+                context.instance.tell(CopyToDone(export.id, running.number, error=described(error), cause=error))
             return
         if upper is None or not dataflow.as_of.less_than_frontier(upper):
             return
@@ -89,7 +89,7 @@ class Copies:
             return
         for export in running.dataflow.exports:  # one turn per export
             if export.kind == "copy-to" and export.id in running.live and export.id not in self._running:
-                instance.tell(CopyToDone(export.id, number, error=described(error)))
+                instance.tell(CopyToDone(export.id, number, error=described(error), cause=_cause(error)))
 
     def forget(self, id_: str) -> None:
         """Give no answer for a copy; one that has not begun is not made."""
@@ -101,3 +101,7 @@ class Copies:
         """Give no answers any more."""
         for id_ in list(self._running):
             self.forget(id_)
+
+
+def _cause(error: BaseException) -> Exception | None:
+    return error if isinstance(error, Exception) else None

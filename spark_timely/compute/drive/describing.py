@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from spark_timely.compute.command import CreateDataflow, Dataflow, Export, Import, Schedule
 from spark_timely.compute.drive.plans import Shape, shape_of
 from spark_timely.compute.drive.task import beginning_of, settled
 from spark_timely.compute.plan import Plan, TaskNode, functions_of, imports_of, parse_plan, with_functions
 from spark_timely.compute.sql import plan_of_sql
-from spark_timely.errors import InvalidUsageError, LogMissingError, MissingError, shown
+from spark_timely.errors import InvalidUsageError, LogMissingError, MissingError, SinceViolationError, shown
 from spark_timely.log.log import Log
 from spark_timely.log.store.storage import normal_path
 from spark_timely.spark.base.beginnings import written_up_to
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from spark_timely.time.domain import TimeLike
 
 __all__ = ["Descriptions"]
+
+# Where inputs forget as fast as their newest complete time can be asked for.
+_MOST_CHOICES: Final = 16
 
 
 class Descriptions:
@@ -75,21 +79,38 @@ class Descriptions:
             if names:  # asked for their columns here, in the thread of who gave them: nothing else waits for that
                 shapes = {name: Shape(log.schema, log.kind) for name, log in logs.items()}
                 shape_of(plan, shapes, domain=domain, functions=self._functions.known)
-            if isinstance(plan.root, TaskNode):
-                plan = Plan(settled(plan.root, logs, domain, unwritten=self._unwritten(reads, logs)))
+            if isinstance(plan.root, TaskNode) and as_of is not None:
+                msg = f"could not create dataflow {name!r}: found as_of={shown(as_of)} beside a continual task"
+                raise InvalidUsageError(msg, hint="say it in the task: its as_of is its own")
             made = Dataflow(name, tuple(reads), plan.text, tuple(exports), begins, ends, domain, interactive)
-            if isinstance(plan.root, TaskNode):
-                if as_of is not None:
-                    msg = f"could not create dataflow {name!r}: found as_of={shown(as_of)} beside a continual task"
-                    raise InvalidUsageError(msg, hint="say it in the task: its as_of is its own")
-                made = made.at(beginning_of(plan.root, logs, self._output_of(made), domain))
-            elif as_of is None:
-                made = self._driver.choose_as_of(made)
-            self._driver.handle(CreateDataflow(made), *(Schedule(export.id) for export in made.exports))
+            made = self._created(made, plan, logs, as_of)
         except BaseException:
             self._functions.forget(names.values())
             raise
         return made
+
+    def _created(self, made: Dataflow, plan: Plan, logs: Mapping[str, Log], as_of: TimeLike | None) -> Dataflow:
+        """Create a dataflow; where since has passed the as_of that was chosen for it meanwhile, choose again."""
+        chosen = self._chosen(made, plan, logs) if as_of is None else made
+        for turn in range(_MOST_CHOICES):
+            try:
+                self._driver.handle(CreateDataflow(chosen), *(Schedule(export.id) for export in chosen.exports))
+                break
+            except SinceViolationError:
+                for log in logs.values():  # one turn per import
+                    log.refresh()
+                before, chosen = chosen, self._chosen(made, plan, logs) if as_of is None else made
+                if chosen == before or turn == _MOST_CHOICES - 1:
+                    raise
+        return chosen
+
+    def _chosen(self, made: Dataflow, plan: Plan, logs: Mapping[str, Log]) -> Dataflow:
+        """Return a dataflow with the as_of that is chosen for it by what its imports are now."""
+        if not isinstance(plan.root, TaskNode):
+            return self._driver.choose_as_of(made)
+        root = settled(plan.root, logs, made.domain, unwritten=self._unwritten(made.imports, logs))
+        made = replace(made, plan=Plan(root).text)
+        return made.at(beginning_of(root, logs, self._output_of(made), made.domain))
 
     def _named(self, name: str, plan: Plan, functions: Mapping[str, Function], *, interactive: bool) -> dict[str, str]:
         """Keep the functions of Python that a plan calls, and return the names under which they are kept."""

@@ -47,12 +47,13 @@ from spark_timely.compute.drive.copies import Copies
 from spark_timely.compute.drive.facts import Facts
 from spark_timely.compute.drive.folders import folders_of, states_of, unknown_of
 from spark_timely.compute.drive.following import follow
-from spark_timely.compute.drive.hosted import Hosted
+from spark_timely.compute.drive.hosted import Hosted, passed_import
 from spark_timely.compute.drive.hosting import Hosting
 from spark_timely.compute.drive.peeks import Peeks
 from spark_timely.compute.drive.place import Place, check_described
 from spark_timely.compute.drive.relations import Relations
-from spark_timely.compute.drive.resuming import as_of_of_new, may_forget, resumed, without_too_much
+from spark_timely.compute.drive.resuming import as_of_of_new, may_forget, resumed, uppers_of, without_too_much
+from spark_timely.compute.drive.retaining import Accepted, ImportRetainers, Wanted
 from spark_timely.compute.drive.subscribes import Subscribes
 from spark_timely.compute.drive.upkeep import Upkeep
 from spark_timely.compute.drive.watching import Watches
@@ -61,6 +62,7 @@ from spark_timely.compute.history import reduced, rows_of
 from spark_timely.compute.instance import Running
 from spark_timely.compute.introspection import RELATIONS
 from spark_timely.compute.ledger import FOLDER, Ledger, Mark, commands_of
+from spark_timely.compute.plan import TaskNode, parse_plan
 from spark_timely.compute.session import DEFAULTS
 from spark_timely.dataflow.engine.outputs import pause_s
 from spark_timely.errors import (
@@ -68,6 +70,7 @@ from spark_timely.errors import (
     InvalidUsageError,
     MissingError,
     OwnershipError,
+    SinceViolationError,
     StorageError,
     TimelyError,
     shown,
@@ -80,6 +83,7 @@ if TYPE_CHECKING:
     from spark_timely.compute.drive.working import Working
     from spark_timely.compute.response import Response
     from spark_timely.log.log import Log
+    from spark_timely.time.antichain import Antichain
 
 __all__ = ["Driver"]
 
@@ -136,7 +140,7 @@ class Driver:
         self._now, self._lock, self._commands = now, self.context.lock, commands
         self._moved, self._consent = moved, consent
         self.owner = uuid.uuid4().hex
-        hosted: dict[int, Hosted] = {}
+        hosted = self._hosted = dict[int, Hosted]()
         self.facts = Facts(self.context, hosted)
         self._watches = Watches(self.context)
         self._peeks = Peeks(self.context, self._watches, hosted)
@@ -152,6 +156,10 @@ class Driver:
         self._copies = Copies(self.context, hosted, self._hosting.workers)
         self._relations = Relations(self.context, self._hosting.workers)
         self._upkeep = Upkeep(self.context, hosted, self._store)
+        self._retainers = ImportRetainers(commands.instance)
+        # By the number of the dataflow: what is retained for it, as long as it does not do that by itself.
+        self._accepted: dict[int, Accepted] = {}
+        self._warnings: dict[int, tuple[str, ...]] = {}
         self._store_due = False
         self._followed = -1  # version of the command log
         self._busy_at = now()
@@ -193,7 +201,9 @@ class Driver:
         for told in (CreateTimely(epoch, self.owner), created):
             self.instance.handle(told)
         session: list[Command] = []
-        chosen = resumed(self.context, [each.dataflow for each in found if isinstance(each, CreateDataflow)])
+        flows = [each.dataflow for each in found if isinstance(each, CreateDataflow)]
+        accepted = {} if self.context.follows else self._retain_unwritten(flows, self.context.readable())
+        chosen = resumed(self.context, flows)
         for command in without_too_much(self.context, found, chosen.values()):  # one turn per command
             if isinstance(command, CreateDataflow):
                 session.append(CreateDataflow(chosen[command.dataflow.export_ids]))
@@ -204,6 +214,52 @@ class Driver:
             session.append(AllowWrites())
         for each in session:
             self.instance.handle(each)
+        self._keep_accepted(accepted)
+
+    def _retain_unwritten(
+        self, dataflows: list[Dataflow], readable: Mapping[str, Export]
+    ) -> dict[tuple[str, ...], Accepted]:
+        """Retain the imports of dataflows that have written nothing, from their since on, before their as_of is chosen.
+
+        Rule 5 of `spark_timely.compute.as_of`. By the ids of their exports.
+        """
+        exports = {**readable} | {each.id: each for flow in dataflows for each in flow.exports}
+        found = {}
+        for flow in dataflows:  # one turn per dataflow
+            if uppers_of(self.context, flow):
+                continue
+            try:
+                wanted = self._wanted(flow, exports, as_of=None)
+                found[flow.export_ids] = self._retainers.begin(wanted, domain=flow.domain)
+            except TimelyError as error:  # it is said by the dataflow, when it is to run
+                _log.debug("imports of dataflow %r are not retained: %s", flow.name, error)
+        return found
+
+    def _keep_accepted(self, accepted: Mapping[tuple[str, ...], Accepted]) -> None:
+        """Know what is retained for dataflows that are there by now, as of the time that was chosen."""
+        runs = {each.dataflow.export_ids: each for each in self.context.runs()}
+        for ids, each in accepted.items():  # one turn per dataflow that has not begun
+            if ids not in runs:
+                self._retainers.end(each)
+                continue
+            self._accepted[runs[ids].number] = each
+            self._retainers.move(each, runs[ids].dataflow.as_of)
+            for warning in each.warnings:
+                _log.warning("dataflow %r: %s", runs[ids].dataflow.name, warning)
+
+    def _wanted(self, dataflow: Dataflow, exports: Mapping[str, Export], as_of: Antichain | None) -> list[Wanted]:
+        """Return what is to be retained so that a dataflow can begin."""
+        root = parse_plan(dataflow.plan).root
+        timeless: set[str] = set()
+        if isinstance(root, TaskNode):
+            # What is read as it is by then has no time; and a task whose output is there continues where that is.
+            timeless = {name for name, how in root.reads if how == "newest"}
+            as_of = None if uppers_of(self.context, dataflow) else as_of
+        found = []
+        for each in dataflow.imports:  # one turn per import
+            path = self.place.source_of(each, exports)
+            found.append(Wanted(path, None if each.name in timeless else as_of, self.place.options(path)))
+        return found
 
     def try_again(self) -> None:
         """Try at once what failed and waits for its next try: the reason may be gone."""
@@ -257,40 +313,82 @@ class Driver:
         TimelyError
             If it is refused, or cannot be written. Then nothing was changed.
         """
+        if isinstance(command, CreateDataflow):
+            self._create(command, *more)
+            return
         with self._lock:
-            self._check_open()
-            self.instance.check(command)
-            if isinstance(command, CreateTimely | CreateInstance | InitializationComplete | AllowWrites):
-                msg = f"could not take a command: found {type(command).__name__}, which the instance says by itself"
-                raise InvalidUsageError(msg, hint="open the instance again, or call allow_writes")
-            checked = self._check_dataflow(command.dataflow) if isinstance(command, CreateDataflow) else None
-            if isinstance(command, UpdateConfiguration):
-                _check_configuration(command.values)
-            history, exports = self.instance.history, self.context.exports() if isinstance(command, Peek) else {}
-            lasts = history.lasts(command)
-            if lasts and self.context.follows:
-                msg = f"could not take a command: found {type(command).__name__} in an instance that only follows"
-                raise OwnershipError(msg, hint="send it to the instance that writes, or allow writes here")
-            compacts = isinstance(command, AllowCompaction) and not command.frontier.is_empty
-            if isinstance(command, AllowCompaction) and compacts:
-                command = replace(command, frontier=may_forget(self.context, command.id, command.frontier))
-            ledger = self.context.ledger.put(*self._marks_of(command, lasts=lasts))
-            if lasts and not compacts:
-                self._commands.store([*ledger.rows(), *rows_of((*history.lasting(), command, *more))])
-            elif ledger.marks.keys() != self.context.ledger.marks.keys():
-                self._commands.add(ledger.rows())
-            self.context.ledger = ledger
-            for each in (command, *more):  # one turn per command
-                self.instance.handle(each)
-            if isinstance(command, Peek) and command.collection in exports:
-                # Known from now on: it is answered also where the collection is dropped meanwhile.
-                self._peeks.know(command, self.place.path_of(exports[command.collection]))
-            self._store_due = self._store_due or lasts
-            if checked is not None:
-                self._hosting.checked = checked
-                self._hosting.settle()  # its logs are there when this returns: others may import them
-                self._hosting.checked = None
-            self.wake.set()
+            self._check(command)
+            self._do(command, *more)
+
+    def _create(self, command: CreateDataflow, *more: Schedule) -> None:
+        """Take a dataflow: check it, retain its imports outside of the lock, then write it down and do it."""
+        dataflow = command.dataflow
+        with self._lock:
+            self._check(command)
+            hosted, exports = self._check_dataflow(dataflow), self.context.readable()
+        try:
+            accepted = self._retainers.begin(self._wanted(dataflow, exports, dataflow.as_of), domain=dataflow.domain)
+        except SinceViolationError as error:
+            hosted.end()
+            raise passed_import(dataflow, str(error.context["path"]), str(error.context["since"])) from error
+        except BaseException:
+            hosted.end()
+            raise
+        with self._lock:
+            try:
+                self._check(command)
+                check_described(dataflow, self.place, self.context.exports())
+                self._do(command, *more)
+            except BaseException:
+                self._retainers.end(accepted)
+                hosted.end()
+                raise
+            number = self.instance.collection(dataflow.export_ids[0]).run
+            self._accepted[number], self._warnings[number] = accepted, tuple(accepted.warnings)
+            self._hosting.checked = hosted
+            self._hosting.settle()  # its logs are there when this returns: others may import them
+            self._hosting.checked = None
+        for warning in accepted.warnings:
+            _log.warning("dataflow %r: %s", dataflow.name, warning)
+
+    def _check(self, command: Command) -> None:
+        """Refuse a command that does not go with what is there."""
+        self._check_open()
+        self.instance.check(command)
+        if isinstance(command, CreateTimely | CreateInstance | InitializationComplete | AllowWrites):
+            msg = f"could not take a command: found {type(command).__name__}, which the instance says by itself"
+            raise InvalidUsageError(msg, hint="open the instance again, or call allow_writes")
+        if isinstance(command, UpdateConfiguration):
+            _check_configuration(command.values)
+        if self.context.follows and self.instance.history.lasts(command):
+            msg = f"could not take a command: found {type(command).__name__} in an instance that only follows"
+            raise OwnershipError(msg, hint="send it to the instance that writes, or allow writes here")
+
+    def _do(self, command: Command, *more: Schedule) -> None:
+        """Write a command down if it lasts, and do it."""
+        history, exports = self.instance.history, self.context.exports() if isinstance(command, Peek) else {}
+        lasts = history.lasts(command)
+        compacts = isinstance(command, AllowCompaction) and not command.frontier.is_empty
+        if isinstance(command, AllowCompaction) and compacts:
+            command = replace(command, frontier=may_forget(self.context, command.id, command.frontier))
+        ledger = self.context.ledger.put(*self._marks_of(command, lasts=lasts))
+        if lasts and not compacts:
+            self._commands.store([*ledger.rows(), *rows_of((*history.lasting(), command, *more))])
+        elif ledger.marks.keys() != self.context.ledger.marks.keys():
+            self._commands.add(ledger.rows())
+        self.context.ledger = ledger
+        for each in (command, *more):  # one turn per command
+            self.instance.handle(each)
+        if isinstance(command, Peek) and command.collection in exports:
+            # Known from now on: it is answered also where the collection is dropped meanwhile.
+            self._peeks.know(command, self.place.path_of(exports[command.collection]))
+        self._store_due = self._store_due or lasts
+        self.wake.set()
+
+    def warnings_of(self, id_: str) -> tuple[str, ...]:
+        """Return what was warned of when the dataflow of an export was created by this process."""
+        with self._lock:
+            return self._warnings.get(self.instance.collection(id_).run, ())
 
     def _marks_of(self, command: Command, *, lasts: bool) -> list[Mark]:
         """Return the marks of the folders that a command makes for a while, or drops (invariant 4)."""
@@ -339,7 +437,17 @@ class Driver:
             self._check_open()
             if not self.context.follows:
                 return
-            self._take_over()
+            commands = reduced(commands_of(self._commands.rows()))
+            readable = self.context.readable()
+        flows = [each.dataflow for each in commands if isinstance(each, CreateDataflow)]
+        accepted = self._retain_unwritten(flows, readable)
+        with self._lock:
+            self._check_open()
+            try:
+                self._take_over()
+            except BaseException:
+                self._retainers.end_all(but=self._accepted.values())
+                raise
             try:
                 self._hosting.host_again()  # to be written
                 follow(self.context, to_write=True)
@@ -348,7 +456,9 @@ class Driver:
             except Exception as error:
                 # It holds the command log, and may not know all that is in it: another start reads it.
                 self.error = error
+                self._retainers.end_all()
                 raise
+            self._keep_accepted(accepted)
             self.wake.set()
 
     def write_down(self) -> None:
@@ -435,6 +545,7 @@ class Driver:
             except Exception as error:
                 if not may_pass(error):
                     self.error = error
+                    self._retainers.end_all(but=self._lasting())
                     raise
                 if not self._unreachable:
                     _log.warning("the instance in %r cannot be looked at: %s", self.place.directory, error)
@@ -465,10 +576,37 @@ class Driver:
         self._peeks.answer()
         busy = self._subscribes.give() or busy
         self._copies.make()
+        self._let_go()
         busy = self._relations.keep() or busy
         responses = self.instance.turn()
         self._keep_up()
         return busy or bool(responses) or self.instance.version != before, responses
+
+    def _let_go(self) -> None:
+        """Let go what was retained for requests that have ended, or retain it by themselves by now."""
+        for number, accepted in list(self._accepted.items()):  # one turn per dataflow that has not begun
+            running = self.instance.run(number)
+            if running is None or self._has_begun(running):
+                del self._accepted[number]
+                self._retainers.end(accepted)
+        if len(self._warnings) > len(self.context.runs()):
+            runs = {each.number for each in self.context.runs()}
+            self._warnings = {number: each for number, each in self._warnings.items() if number in runs}
+
+    def _has_begun(self, running: Running) -> bool:
+        """Return whether a dataflow retains what it reads by itself, or needs nothing any more."""
+        hosted = self._hosted.get(running.number)
+        left = [each for each in running.dataflow.exports if each.id in running.live]
+        for export in left:  # one turn per export
+            upper = running.uppers.get(export.id)
+            is_done = upper is not None and upper.is_empty
+            if export.kind == "copy-to":
+                is_done = self.instance.collection(export.id).hydrated
+            if is_done or (hosted is not None and hosted.has_taken_over):
+                continue
+            if export.kind != "subscribe" or not self._subscribes.has_begun(export.id, running.number):
+                return False
+        return True
 
     def _fail(self, number: int, error: BaseException) -> None:
         """Answer those who wait for what a dataflow gives that has failed for good; peeks with the next look."""
@@ -517,6 +655,7 @@ class Driver:
                 return
             self._ended = True
             mine = False
+            self._let_go()
             try:
                 mine = self.error is None and not self.context.follows and self._commands.is_mine()
                 if mine and self._store_due:
@@ -529,12 +668,18 @@ class Driver:
         self._subscribes.close()
         self._copies.close()
         self._hosting.end(dropped=mine)  # what is interactive ends with this process
+        self._retainers.close(but=self._lasting())
         if mine:
             try:
                 self._upkeep.sweep(ended=True)
                 self._upkeep.delete(all_of_them=True)
             except TimelyError as error:
                 _log.warning("what was dropped is not deleted yet: %s", error)
+
+    def _lasting(self) -> list[Accepted]:
+        """Return what is retained for dataflows that another start continues: it stays until it expires."""
+        runs = {each.number for each in self.context.runs() if each.dataflow.lasts}
+        return [accepted for number, accepted in self._accepted.items() if number in runs]
 
 
 def _check_configuration(values: Mapping[str, object]) -> None:

@@ -30,7 +30,7 @@ from spark_timely.compute.command import (
     Peek,
     UpdateConfiguration,
 )
-from spark_timely.compute.drive.batches import END, Batches
+from spark_timely.compute.drive.batches import END, Batches, raised
 from spark_timely.compute.drive.describing import Descriptions
 from spark_timely.compute.drive.driver import Driver
 from spark_timely.compute.drive.peeks import text_of_keys
@@ -641,8 +641,8 @@ class Handle:
 
         Raises
         ------
-        OperatorError
-            If it failed.
+        TimelyError
+            If it failed, by the error that it failed by; `OperatorError` if that is none of this package.
         WaitTimeoutError
             If it takes longer; it continues.
         """
@@ -677,9 +677,11 @@ class Handle:
         with self._changed:
             del self._copied[name]
         self.drop(name, missing_ok=True)
-        if answer is None or answer.outcome != "rows" or answer.rows is None:
-            msg = f"could not copy to {folder!r}: found it dropped" if answer is None else str(answer.error)
-            raise OperatorError(msg, hint="see the error, and choose an empty folder")
+        if answer is not None and answer.outcome == "error":
+            raise raised(str(answer.error), answer.cause)
+        if answer is None or answer.rows is None:
+            msg = f"could not copy to {folder!r}: found it dropped"
+            raise OperatorError(msg, hint="copy again")
         return answer.rows
 
     def drop(self, id_: str, /, *, missing_ok: bool = False) -> None:
@@ -823,6 +825,16 @@ class Handle:
         found = keys_of(attempt, keys, schema)
         assert found is not None
         return found
+
+    def warnings_of(self, id_: str, /) -> tuple[str, ...]:
+        """Return what was warned of when a collection was created by this process: imports that are not retained.
+
+        Raises
+        ------
+        MissingError
+            If there is none.
+        """
+        return self._driver.warnings_of(id_)
 
     def has(self, id_: str, /) -> bool:
         """Return whether there is a collection of an id."""

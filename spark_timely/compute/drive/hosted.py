@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from spark_timely.compute.drive.operators import OperatorRunner
 from spark_timely.compute.drive.surroundings import Surroundings
 from spark_timely.compute.drive.task import TaskRunner, check_task
-from spark_timely.compute.plan import ImportNode, Node, Plan, TaskNode, functions_of, parse_plan
+from spark_timely.compute.plan import ImportNode, Node, Plan, TaskNode, functions_of, is_task, parse_plan
 from spark_timely.dataflow.engine.steps import rest_of
 from spark_timely.errors import (
     DataLossError,
@@ -36,14 +36,14 @@ from spark_timely.spark.base.beginnings import readable_from
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
-    from spark_timely.compute.command import Export
+    from spark_timely.compute.command import Dataflow, Export
     from spark_timely.compute.drive.surroundings import Runner
     from spark_timely.compute.instance import Running
     from spark_timely.continual.engine import TaskEngine
     from spark_timely.dataflow.engine.arranged import RunTasks
     from spark_timely.dataflow.engine.steps import Engine
 
-__all__ = ["Hosted", "Surroundings"]
+__all__ = ["Hosted", "Surroundings", "passed_import"]
 
 
 class Hosted:
@@ -237,7 +237,7 @@ class Hosted:
                 msg = f"{what}: found times of types {dataflow.domain.types}, import {name!r} has {log.domain.types}"
                 raise InvalidUsageError(msg, hint="describe it with the domain of its imports")
         if dataflow.domain.arity == 1 and not isinstance(self.plan.root, TaskNode):
-            self._check_as_of(what)
+            self._check_as_of()
         if dataflow.domain.arity > 1 and not dataflow.until.is_empty:
             msg = f"{what}: found until={dataflow.until!r}"
             raise InvalidUsageError(msg, hint="times of several coordinates have no such end: leave it out")
@@ -251,16 +251,27 @@ class Hosted:
             msg = f"{what}: found until={dataflow.until!r} for export {kept[0]!r}"
             raise InvalidUsageError(msg, hint="an index or log ends with its imports: subscribe for an end of its own")
 
-    def _check_as_of(self, what: str) -> None:
+    def _check_as_of(self) -> None:
         """Refuse an as_of of which an import tells nothing any more."""
         dataflow = self.dataflow
         for log in self.logs.values():  # one turn per import
-            needed = readable_from([log], dataflow.domain.minimum_frontier)
-            if not may_read(needed, dataflow.as_of):
-                as_of, since = (dataflow.domain.render_frontier(each) for each in (dataflow.as_of, needed))
-                msg = f"{what} as of {as_of}: found since={since} in log {log.path!r}"
-                hint = f"begin as of {since} or later, or leave as_of out"
-                raise SinceViolationError(msg, hint=hint, as_of=as_of, since=since, context={"path": log.path})
+            since = readable_from([log], dataflow.domain.minimum_frontier)
+            if not may_read(since, dataflow.as_of):
+                raise passed_import(dataflow, log.path, dataflow.domain.render_frontier(since))
+
+    @property
+    def has_taken_over(self) -> bool:
+        """Whether its outputs have passed the as_of, and what it reads is retained by its engine from now on.
+
+        As of the last look. Where the engine cannot retain an import, or is not to, nothing better comes.
+        """
+        engine, as_of = self.engine, self.dataflow.as_of
+        uppers = [log.frontier() for log in self._out.values()]
+        if engine is None or not all(upper.is_empty or as_of.less_than_frontier(upper) for upper in uppers):
+            return False
+        if self._around.retain is None or all(upper.is_empty for upper in uppers):
+            return True
+        return all(log.path in engine.unretained or self.consumer in log.retainers() for log in self.logs.values())
 
     def look(self) -> None:
         """Take notice of what imports have become."""
@@ -327,6 +338,26 @@ class Hosted:
         """Let go of what is held beside the logs."""
         if self._runner is not None:
             self._runner.end()
+
+
+def passed_import(dataflow: Dataflow, path: str, since: str, /) -> SinceViolationError:
+    """Return the error for a dataflow that is to begin as of a time of which an import tells nothing any more.
+
+    Parameters
+    ----------
+    dataflow : Dataflow
+    path, since : str
+        Of the import's log; its since as people read it.
+    """
+    as_of = dataflow.domain.render_frontier(dataflow.as_of)
+    otherwise = "say as_of='earliest'" if is_task(dataflow.plan) else "leave as_of out"
+    return SinceViolationError(
+        f"could not create dataflow {dataflow.name!r} as of {as_of}: found since={since} in log {path!r}",
+        hint=f"begin as of {since} or later, or {otherwise}",
+        as_of=as_of,
+        since=since,
+        context={"path": path},
+    )
 
 
 def _operators_of(plan: Plan) -> tuple[tuple[str, str, str], ...]:

@@ -127,9 +127,8 @@ class OperatorRunner:
                 msg = f"could not run dataflow {dataflow.name!r}: found no column {shown(missing[0])} to index by"
                 raise SchemaMismatchError(msg, hint=f"choose among its columns: {shown(list(stream.schema.names))}")
             stream.capture(path, storage_options=self._around.place.options(path) or None)
-        begins = None
-        if dataflow.as_of != dataflow.domain.minimum_frontier:
-            ((begins,),) = dataflow.as_of.elements
+        # Of times of several coordinates it is the minimum.
+        begins = dataflow.as_of.elements[0][0] if dataflow.domain.arity == 1 else None
         scope.sinks = [replace(sink, fence=fence, as_of=begins) for sink in scope.sinks]
         return scope
 

@@ -51,7 +51,7 @@ from spark_timely.log.wait import wait_until
 from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from spark_timely.compute.drive.place import Place
 
@@ -104,6 +104,9 @@ class Taker(Protocol):
     def configured(self, names: Iterable[str], /) -> Mapping[str, object]:
         """Return values of the configuration; None for what has none."""
 
+    def warnings_of(self, id_: str, /) -> Sequence[str]:
+        """Return what was warned of when a collection was created."""
+
     def may_write(self) -> bool:
         """Return whether this process is the one that maintains the instance, and has not ended."""
 
@@ -121,7 +124,7 @@ class Requests:
         self._place = place
         self._failed: dict[str, int] = {}
         # Done, and not answered yet: storage failed between.
-        self._done: dict[str, dict[str, str | None] | None] = {}
+        self._done: dict[str, dict[str, object]] = {}
         # Entries that a warning was about.
         self._passed_over: set[str] = set()
 
@@ -130,7 +133,7 @@ class Requests:
         """Whether a look at them costs nothing."""
         return self._storage.local
 
-    def ask(self, verb: str, arguments: Mapping[str, object], *, timeout_s: float = 30.0) -> None:
+    def ask(self, verb: str, arguments: Mapping[str, object], *, timeout_s: float = 30.0) -> list[str]:
         """Ask for something, and wait for the answer.
 
         Parameters
@@ -139,6 +142,11 @@ class Requests:
         arguments : mapping
             Of the method, as JSON has them; ``id`` is what comes first.
         timeout_s : float
+
+        Returns
+        -------
+        list of str
+            What the answer warns of.
 
         Raises
         ------
@@ -172,9 +180,11 @@ class Requests:
             raise WaitTimeoutError(msg, hint="start the instance: it takes the request up then")
         for end in (_ASKED, _ANSWERED):  # in this order: invariant 2
             self._storage.delete(f"{name}{end}")
-        error = json.loads(found[0]).get("error")
+        answer = json.loads(found[0])
+        error = answer.get("error")
         if error is not None:
             raise _raised(error)
+        return [str(warning) for warning in answer.get("warnings", ())]
 
     def take(self, handle: Taker) -> int:
         """Do what was asked and is not answered yet; return how many requests that were."""
@@ -199,8 +209,9 @@ class Requests:
                     continue
                 if content is None:
                     continue
+                warnings: list[str] = []
                 try:
-                    error = self._do(handle, name, content)
+                    error = self._do(handle, name, content, warnings)
                 except (StorageError, OSError) as failure:
                     tries = self._failed[name] = self._failed.get(name, 0) + 1
                     if tries < _MOST_TRIES:
@@ -210,9 +221,9 @@ class Requests:
                 if error is not None and not handle.may_write():
                     return 0  # that is why; the process that writes does it
                 self._failed.pop(name, None)
-                self._done[name] = error
+                self._done[name] = {"error": error} | ({"warnings": warnings} if warnings else {})
             taken += 1
-            answer = json.dumps({"error": self._done[name]}).encode()
+            answer = json.dumps(self._done[name]).encode()
             try:
                 self._storage.put(f"{name}{_ANSWERED}", answer, replace=True)
             except (StorageError, OSError) as failure:
@@ -267,8 +278,8 @@ class Requests:
                 raise
             self._pass_over(name, failure)
 
-    def _do(self, handle: Taker, name: str, content: bytes) -> dict[str, str | None] | None:
-        """Do one thing; return why it was refused."""
+    def _do(self, handle: Taker, name: str, content: bytes, warnings: list[str]) -> dict[str, str | None] | None:
+        """Do one thing; return why it was refused. What it warns of is added."""
         try:
             asked = json.loads(content)
             verb, arguments = asked["verb"], dict(asked["arguments"])
@@ -283,6 +294,8 @@ class Requests:
                 return None
             first = [arguments.pop(word) for word in _FIRST.get(verb, ("id",)) if word in arguments]
             getattr(handle, verb)(*first, **arguments)
+            if verb in _CREATE:
+                warnings += handle.warnings_of(str(first[0]))
             if verb == "allow_compaction":
                 handle.write_down()  # answered, nobody says it again
         except (DataLossError, LogDamagedError) as error:

@@ -89,6 +89,11 @@ class Subscribes:
         """Take notice that what a dataflow gives may have moved."""
         self._moved.add(number)
 
+    def has_begun(self, id_: str, number: int) -> bool:
+        """Return whether the subscribe of a dataflow is read by a subscription, which retains what it reads."""
+        reading = self._there.get(id_)
+        return reading is not None and reading.number == number and reading.subscription is not None
+
     def give(self) -> bool:
         """State the batches that were read, and read on where there may be more; return whether any was stated."""
         given = False
@@ -175,7 +180,11 @@ class Subscribes:
         lower = domain.minimum_frontier if reported is None else reported
         text = None if error is None else described(error)
         upper = Antichain.empty(domain.arity)
-        instance.tell(SubscribeProgress(export.id, running.number, lower, upper, rows, 0, text))
+        instance.tell(
+            SubscribeProgress(
+                export.id, running.number, lower, upper, rows, 0, text, error if isinstance(error, Exception) else None
+            )
+        )
         self.forget(export.id)
 
     def _beginning(

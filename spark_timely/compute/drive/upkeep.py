@@ -122,11 +122,12 @@ class Upkeep:
             if log is None:
                 return  # not made yet, or another one in its place
             allowed = since.meet(stepped_back(log.frontier(), log.domain))
-            log.allow_compaction(allowed, by=f"instance {context.commands.instance}")
+            reached = log.allow_compaction(allowed, by=f"instance {context.commands.instance}")
         except Exception as error:  # noqa: BLE001 - it is tried again in a second
             _log.debug("index %r is not compacted: %s", export.id, error)
             return
-        self._compacted[export.id] = since
+        if since.less_equal_frontier(reached):  # else somebody retains it, or it is not complete up to there yet
+            self._compacted[export.id] = since
 
     def delete(self, *, all_of_them: bool = False) -> None:
         """Delete the folders whose time has come.

@@ -10,7 +10,8 @@ Invariants
 3. What events are looked up in as of their times begins where its inputs do, whatever the dataflow's as_of is: events
    before that are looked up too.
 4. Events begin after the last time to which anything that is forgotten would have gone: what an output holds is whole.
-   Updates begin where those at since go, which stand for all before them.
+   Updates begin where those at since go, which stand for all before them. What a compute instance has accepted begins
+   as of its time, or not at all.
 """
 
 from __future__ import annotations
@@ -167,6 +168,24 @@ class Beginnings:
             return begins.elements
         moved = not _has_begun(sink, state) and not state.frontier.less_equal(least_time(sink.view))
         return state.frontier.elements if moved else None
+
+    def check_as_of(self, sink: Sink) -> None:
+        """Refuse an output of a compute instance that would begin after the time as of which it was accepted."""
+        if sink.fence is None or sink.as_of is None:
+            return
+        for leaf, _ in paths_of(sink.view):  # one turn per way from a log
+            log = self._logs[leaf.path]
+            if may_read(log.since(), log.domain.minimum_frontier.join(Antichain.of(sink.as_of))):
+                continue
+            as_of, since = (leaf.domain.render_frontier(each) for each in (Antichain.of(sink.as_of), log.since()))
+            msg = f"could not begin operator {sink.name!r} as of {as_of}: found since={since} in log {leaf.path!r}"
+            raise SinceViolationError(
+                msg,
+                hint=f"begin as of {since} or later; to have an input retained, let the instance write to its log",
+                as_of=as_of,
+                since=since,
+                context={"path": leaf.path, "operator": sink.name},
+            )
 
     def check_since(self, sink: Sink, state: StreamState, lower: Antichain) -> None:
         """Refuse a step that needs what an input, or its own state, has forgotten: rows would be missed or be wrong.

@@ -50,7 +50,14 @@ from spark_timely.dataflow.engine.tracking import Tracking
 from spark_timely.dataflow.logs import Sink, open_logs, refreshed
 from spark_timely.dataflow.remembered import Look, looks_of
 from spark_timely.dataflow.views import leaves_of
-from spark_timely.errors import CanceledError, DataLossError, LogMissingError, TimelyError, TimelyInternalError
+from spark_timely.errors import (
+    CanceledError,
+    DataLossError,
+    LogMissingError,
+    SinceViolationError,
+    TimelyError,
+    TimelyInternalError,
+)
 from spark_timely.log import Log
 from spark_timely.log.commit import discard_job, discard_refused
 from spark_timely.log.files.parquet import new_job
@@ -286,6 +293,11 @@ class Engine:
         """Name under which inputs are retained for it."""
         return self._consumer
 
+    @property
+    def unretained(self) -> frozenset[str]:
+        """Paths of inputs that it cannot retain, and does not try to any more."""
+        return frozenset(self._unretained)
+
     def log_at(self, path: str) -> Log:
         """Return the handle of a log that it reads or writes."""
         return self._logs[path]
@@ -429,6 +441,9 @@ class Engine:
                 if path not in self._retained:
                     self._retained[path] = self._retain(self._logs[path], self._consumer)
                 self._retained[path].stand(antichain, owner, self._logs[path])
+            except SinceViolationError as error:
+                # since has moved after the look: the next one finds what can be retained, or that too much is gone.
+                _log.debug("dataflow %r does not retain log %r yet: %s", self.name, path, error)
             except TimelyError as error:
                 self._unretained.add(path)
                 _log.warning(
@@ -668,6 +683,7 @@ class Engine:
                 try:
                     begins = self._beginnings.later(sink, state)
                     if begins is not None:
+                        self._beginnings.check_as_of(sink)
                         # As any step, but that nothing of the range is left: or of updates their sum.
                         check_whole([sink], self._logs)
                         self._beginnings.say(sink, begins)

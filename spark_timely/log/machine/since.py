@@ -12,11 +12,13 @@ Invariants
    What a log keeps in any case (`Keep`) counts as one that never expires, and moves with the frontier.
 4. A decision is about one state: its commit excludes all others, and after a lost race it is made again.
 5. Of several runs of one query the one that began last has its retainer: an earlier one, that lives on, is refused.
+6. A retainer that has expired stays, so that its reader learns what became of it; a brief one has no reader that comes
+   back, and goes with the next decision that moves since or registers a retainer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -179,6 +181,8 @@ class Retainer:
         Of several runs of its owner the one that has it; empty where all may move it.
     turn : int
         How many runs have begun with it.
+    brief : bool
+        Whether no reader comes back for it: once it has expired, the next decision removes it (invariant 6).
     """
 
     name: str
@@ -188,6 +192,7 @@ class Retainer:
     overrun: str = ""
     run: str = ""
     turn: int = 0
+    brief: bool = False
 
     def is_alive(self, now: int) -> bool:
         """Return whether since may not pass it."""
@@ -364,7 +369,7 @@ def decide_since(
     overrun = f"{by} at {moment_text(now, least='seconds')}"
     retainers = {
         name: each if each.overrun or may_read(since, each.needed) else replace(each, overrun=overrun)
-        for name, each in retention.retainers.items()
+        for name, each in _not_gone(retention, now).items()
     }
     return replace(
         retention,
@@ -470,6 +475,7 @@ def decide_retain(
     now: int,
     run: str = "",
     turn: int | None = None,
+    brief: bool = False,
 ) -> Retention | None:
     """Decide about a retainer that is registered, moved or renewed; None if it says what is there already.
 
@@ -489,6 +495,8 @@ def decide_retain(
     turn : int or None
         That of the run, once it has begun. None: it begins, and takes the retainer from those before it. A table that
         was restored may have an earlier run's retainer again.
+    brief : bool
+        As of `Retainer`.
 
     Raises
     ------
@@ -525,10 +533,10 @@ def decide_retain(
         raise passed(path, domain, retention, needed, what=f"retain log {path!r} for consumer {name!r}", consumer=name)
     if turn is None:
         turn = 0 if before is None else before.turn + (1 if before.run != run else 0)
-    found = Retainer(name, needed, owner, expires, run=run, turn=turn)
+    found = Retainer(name, needed, owner, expires, run=run, turn=turn, brief=brief)
     if found == before:
         return None
-    retainers = MappingProxyType(dict(sorted({**retention.retainers, name: found}.items())))
+    retainers = MappingProxyType(dict(sorted({**_not_gone(retention, now), name: found}.items())))
     return replace(retention, seq=retention.seq + 1, retainers=retainers)
 
 
@@ -546,6 +554,63 @@ def decide_release(path: str, retention: Retention, name: str) -> Retention:
         )
         raise InvalidUsageError(msg, hint="give the name of one of them", context={"path": path, "consumer": name})
     return _without(retention, name)
+
+
+def needed_as_of(
+    path: str,
+    domain: TimeDomain,
+    kind: LogKind,
+    retention: Retention,
+    as_of: Antichain | None,
+    *,
+    beside: Iterable[Antichain] = (),
+    what: str,
+) -> Antichain:
+    """Return what is to be retained so that a log can be read as of a time; part of the decision that retains it.
+
+    Of a collection that is the time. Of a stream it is since: what it contains is what is left of its messages.
+
+    Parameters
+    ----------
+    path : str
+        Of the log, for the error.
+    domain : TimeDomain
+    kind : {"collection", "stream"}
+    retention : Retention
+    as_of : Antichain or None
+        Before the log's minimum there is nothing, and nothing is needed. None: all that is there.
+    beside : iterable of Antichain
+        What is retained with it. Of these, what since has passed already holds nothing up.
+    what : str
+        As of `check_may_read`.
+
+    Raises
+    ------
+    SinceViolationError
+        If since has passed the time.
+
+    Examples
+    --------
+    >>> log, times = Retention(Antichain.of(2)), TimeDomain()
+    >>> asked = {"what": "begin", "beside": [Antichain.of(1), Antichain.of(4)]}
+    >>> needed_as_of("/log", times, "collection", log, Antichain.of(5), **asked)
+    Antichain.of(4)
+    >>> needed_as_of("/log", times, "stream", log, Antichain.of(5), **asked)
+    Antichain.of(2)
+    """
+    if as_of is not None:
+        as_of = as_of.join(domain.minimum_frontier)
+        check_may_read(path, domain, retention, as_of, what=what)
+    needed = retention.since if as_of is None or kind == "stream" else as_of
+    for each in beside:  # as many turns as requests that wait
+        if may_read(retention.since, each):
+            needed = needed.meet(each)
+    return needed
+
+
+def _not_gone(retention: Retention, now: int) -> dict[str, Retainer]:
+    """Return the retainers without the brief ones that have expired (invariant 6)."""
+    return {name: each for name, each in retention.retainers.items() if not each.brief or each.is_alive(now)}
 
 
 def _without(retention: Retention, name: str) -> Retention:

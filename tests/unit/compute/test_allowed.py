@@ -102,8 +102,9 @@ def test_an_older_command_log_is_read_as_what_can_be_answered(
         made(instance, path)
     commands = CommandLog.at(str(tmp_path / "instance" / "commands"))
     commands.take_over()
-    there = [text for _, text in commands.rows()]
-    commands.store(enumerate([*there, rows_of([AllowCompaction("totals", Antichain.of(FAR))])[0][1]]))
+    there = commands.rows()
+    number = max(number for number, _ in there) + 1
+    commands.store([*there, (number, rows_of([AllowCompaction("totals", Antichain.of(FAR))])[0][1])])
     with caplog.at_level(logging.WARNING), handle(tmp_path / "instance", read_only=follows) as instance:
         assert rows(instance.peek("totals", at=6)) == AT_6
     (warned,) = [record.getMessage() for record in caplog.records if "compacted" in record.getMessage()]

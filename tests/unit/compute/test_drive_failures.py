@@ -15,7 +15,7 @@ import pytest
 from spark_timely.compute.command import Export
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.dataflow.engine import outputs
-from spark_timely.errors import DataLossError, OperatorError, SinceViolationError
+from spark_timely.errors import DataLossError, LogMissingError, OperatorError, SinceViolationError, TimelyError
 from spark_timely.log.log import Log, create_log, open_log
 from tests.faults.harness import long_lane
 from tests.unit.compute.instances import TOTALS, append, handle, orders, rows, tasks, working
@@ -35,12 +35,12 @@ def spoil(log: Log) -> None:
     append(log, (4, -1, 7, 70), upper=5)
 
 
-def hears(batches: Any) -> None:
+def hears(batches: Any, kind: type[TimelyError] = OperatorError) -> None:
     def take_all() -> None:
         while batches.next_batch(timeout_s=30) is not None:
             pass
 
-    with pytest.raises(OperatorError):
+    with pytest.raises(kind):
         take_all()
 
 
@@ -62,7 +62,7 @@ def test_subscribe_whose_import_is_deleted_ends_with_the_error(tmp_path: Path, l
         append(log, (4, 1, 7, 70), upper=5)
         assert batches.next_batch(timeout_s=30) is not None
         shutil.rmtree(log.path)
-        hears(batches)
+        hears(batches, LogMissingError)
 
 
 def test_subscribe_whose_jobs_fail_again_and_again_ends(

@@ -437,9 +437,12 @@ def test_paths_of_a_command_are_those_of_where_it_is_given(
     asked: list[tuple[str, dict[str, Any]]] = []
     with handle(tmp_path / "instance"):
         pass
-    monkeypatch.setattr(
-        Requests, "ask", lambda _, verb, arguments, **__: asked.append((verb, json.loads(json.dumps(arguments))))
-    )
+
+    def ask(_: Requests, verb: str, arguments: Any, **__: object) -> list[str]:
+        asked.append((verb, json.loads(json.dumps(arguments))))
+        return []
+
+    monkeypatch.setattr(Requests, "ask", ask)
     monkeypatch.chdir(tmp_path)
     create = ("instance", "instance", "create", "x", "--query", TOTALS)
     main([*create, "--import", "orders=orders", "--import", "b=./b", "--import", "c=s3://bucket/c", "--into", "out"])

@@ -170,6 +170,26 @@ def test_input_that_cannot_be_written_is_read_all_the_same(
     assert caplog.text.count("does not retain log") == 1
 
 
+def test_input_that_forgets_after_a_look_is_retained_later(tmp_path: Path, log: Log) -> None:
+    raced: list[Antichain] = []
+
+    def retain(log: Log, consumer: str) -> RetainedPosition:
+        if not raced:  # after the engine has looked
+            raced.append(open_log(log.path).allow_compaction([3]))
+        return RetainedPosition(lambda: open_log(log.path), consumer, parse_duration("7 days"))
+
+    scope = Scope("flow")
+    scope.replay(log).capture(str(tmp_path / "out"))
+    engine = Engine(scope.name, scope.sinks, scope.storage, files_of=catalog_of, retain=retain)
+    for _ in range(3):
+        engine.begin()
+        engine.step(runner(scope.storage))
+    assert raced == [Antichain.of(3)]
+    assert engine.unretained == frozenset()
+    log.refresh()
+    assert len(log.retainers()) == 1
+
+
 def forgotten(folder: Path, since: int = 5) -> Log:
     log = create_log(str(folder / "in"), SCHEMA, minimum=(0,))
     log.writer(owner="me").append(pa.table({"_time": [*range(10)], "n": [*range(10)]}), advance_to=10)
