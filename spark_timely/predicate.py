@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyError, shown
+from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyError, in_utf8, shown
 from spark_timely.scanner import UnreadError, read_trees, scanned
 from spark_timely.time.domain import TimeType
 
@@ -199,6 +199,8 @@ def _read(text: str, what: str) -> exp.Expr:
     """Let sqlglot read the text."""
     if "\\" in text:
         raise _refused(text, what, "a backslash")
+    if not in_utf8(text):
+        raise _refused(text, what, "a text that is none in UTF-8")
     try:
         found = read_trees(text, scanned(text, what, condition=True))
     except UnreadError as error:

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.conf.kinds import parse_bytes
-from spark_timely.errors import InvalidUsageError, shown
+from spark_timely.errors import InvalidUsageError, in_utf8, shown
 
 
 def check_text(attempt: str, name: str, value: object, /, *, optional: bool = False) -> None:
-    """Refuse what is no text; raises `InvalidUsageError`.
+    """Refuse what is no text, or none in UTF-8; raises `InvalidUsageError`.
 
     Examples
     --------
@@ -26,6 +26,8 @@ def check_text(attempt: str, name: str, value: object, /, *, optional: bool = Fa
     """
     if not isinstance(value, str) and not (optional and value is None):
         raise _refusal(attempt, name, value, f"give a text as {name}")
+    if isinstance(value, str) and not in_utf8(value):
+        raise _refusal(attempt, name, value, f"give a text in UTF-8 as {name}, without half of a pair of surrogates")
 
 
 def check_whole(attempt: str, name: str, value: object, /, *, least: int, optional: bool = False) -> None:

@@ -12,6 +12,7 @@ Invariants
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -479,7 +480,11 @@ class Log:
         self.store.check_writable()
 
     def _now(self) -> int:
-        return int(self._clock() * 1_000_000)
+        seconds = self._clock()
+        if not isinstance(seconds, int | float) or not math.isfinite(seconds):
+            msg = f"could not tell the time of log {self.path!r}: found clock()={shown(seconds)}"
+            raise InvalidUsageError(msg, hint="give a clock that returns seconds since 1970, as time.time does")
+        return int(seconds * 1_000_000)
 
     def now_us(self) -> int:
         """Return the wall clock that this handle uses, in microseconds since the epoch, UTC."""

@@ -37,7 +37,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageError, StorageError, shown
+from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageError, StorageError, in_utf8, shown
 from spark_timely.log.store.keys import check_names
 from spark_timely.log.store.urls import clean_url, parse_url
 from spark_timely.masking import keep_secret, masked_logger, secret_in_url
@@ -151,6 +151,9 @@ def normal_path(path: str | os.PathLike[str], *, literal: bool = False) -> str:
     if "\0" in text:
         msg = f"could not use path {text!r}: found the character NUL in it"
         raise InvalidUsageError(msg, hint="give the path without it: no file system allows it", context={"path": text})
+    if not in_utf8(text):
+        msg = f"could not use path {shown(text)}: found a name that is no text in UTF-8"
+        raise InvalidUsageError(msg, hint="rename the folder: the table's library takes no other names")
     if text[:5].lower() == "file:":
         text = _path_of_file_url(text, literal=literal)
     if _VOLUME.match(text):
@@ -933,6 +936,9 @@ found type=int — hint: ...
                 hint="give texts as values: write '5' for 5, 'true' for True",
                 context={"option": name},
             )
+        if not in_utf8(name + value):
+            msg = f"could not use storage option {shown(name)}: found a text that is none in UTF-8"
+            raise InvalidOptionError(msg, hint="give texts in UTF-8", context={"option": name})
     if found and (where := [place for place in places if place is not None]):
         check_names(found, where)
     return found
