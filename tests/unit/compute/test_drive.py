@@ -121,6 +121,18 @@ def test_an_index_of_logs_that_begin_at_different_times(tmp_path: Path) -> None:
         ]  # fmt: skip
 
 
+def test_an_index_of_what_was_looked_up_before_it_began(tmp_path: Path, log: Any) -> None:
+    events = create_log(tmp_path / "events", pa.schema([("k", pa.int64())]), minimum=(0,))
+    events.writer(owner="test").append(pa.table({"_time": [1, 2, 3], "k": [1, 2, 1]}), advance_to=4)
+    view = "SELECT k, v FROM events ASOF JOIN (SELECT k, v FROM orders WHERE v < 30) USING (k)"
+    with handle(tmp_path / "instance") as instance:
+        imports = {"events": events.path, "orders": log.path}
+        made = instance.index("sums", f"SELECT k, sum(v) AS s FROM ({view}) GROUP BY k", imports=imports, key="k")
+        assert made.as_of == Antichain.of(3)
+        instance.await_frontier("sums", 3)
+        assert rows(instance.peek("sums")) == [(1, 20, 1), (2, 20, 1)]
+
+
 def test_id_that_was_dropped_may_be_made_again_from_something(tmp_path: Path, log: Any) -> None:
     with handle(tmp_path / "instance") as instance:
         instance.index("it", TOTALS, imports={"orders": log.path}, key="k")
