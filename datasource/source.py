@@ -24,6 +24,7 @@ from spark_timely.log.store.urls import same_place
 from spark_timely.spark.base.compat import ADMISSION_CONTROL, require_arrow_sink
 from spark_timely.spark.base.credentials import Credentials, refuse_secrets, with_credential
 from spark_timely.spark.base.schema import arrow_schema, spark_schema
+from spark_timely.spark.base.shipping import Shipped
 from spark_timely.spark.base.worker import settle_planner, short_errors
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def source_options(given: Mapping[str, object], /) -> SourceOptions:
 
 
 @short_errors
-class TimelyDataSource(DataSource):
+class TimelyDataSource(Shipped, DataSource):
     """Capture and replay: ``format("timely")`` of reads, streaming reads and streaming writes.
 
     Made by Spark, which passes it on pickled; the columns of a log are looked up once.

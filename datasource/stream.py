@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from spark_timely.datasource.clock import Alarm, Clock
 from spark_timely.spark.base.compat import AvailableNow, carrier_limit, reads_all
+from spark_timely.spark.base.shipping import Shipped
 from spark_timely.spark.base.worker import settle_worker, short_errors
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class TimelyPartition(InputPartition):
 
 
 @short_errors
-class _Reading:
+class _Reading(Shipped):
     """What both readers share: the planner, made when it is needed, and the work of a task."""
 
     def __init__(self, options: SourceOptions, layout: ReplayLayout) -> None:
@@ -315,7 +316,7 @@ class ClockPartition(InputPartition):
 
 
 @short_errors
-class ClockStreamReader(DataSourceStreamReader, AvailableNow):
+class ClockStreamReader(Shipped, DataSourceStreamReader, AvailableNow):
     """A clock over some logs.
 
     Parameters

@@ -21,6 +21,7 @@ from spark_timely.sink.plan import CapturePlan, make_plan
 from spark_timely.sink.start import sink_options
 from spark_timely.spark.base.checkpoint import checkpoint_state, planned_offsets, require_checkpoint
 from spark_timely.spark.base.compat import StreamArrowWriter
+from spark_timely.spark.base.shipping import Shipped
 from spark_timely.spark.base.worker import settle_planner, settle_worker, short_errors
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class RefusalMessage(WriterCommitMessage):
 
 
 @short_errors
-class TimelyStreamWriter(StreamArrowWriter):
+class TimelyStreamWriter(Shipped, StreamArrowWriter):
     """Write micro-batches to a log.
 
     Parameters

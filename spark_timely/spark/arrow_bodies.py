@@ -52,7 +52,7 @@ from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.reader import exact_sums
 from spark_timely.masking import masked_logger
 from spark_timely.spark.base.schema import spark_schema, spark_type
-from spark_timely.spark.base.worker import settle_worker
+from spark_timely.spark.base.shipping import for_task
 from spark_timely.spark.bodies import Changes, FunctionBody, fits
 from spark_timely.spark.dataflow_tasks import DRIVER_BYTES
 from spark_timely.time.arrays import is_sorted, lexsort, run_starts, unique_times
@@ -960,12 +960,11 @@ class ArrowBodies:
         body, own_names = self._body, self._own_names
 
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            settle_worker()
             for _ in batches:
                 yield from rows_of_step(body, plan, own_names).to_batches()
 
         schema = spark_schema(_schema_of_step(plan))
-        return self._spark.range(0, 1, 1, 1).mapInArrow(work, schema).localCheckpoint(eager=True)
+        return self._spark.range(0, 1, 1, 1).mapInArrow(for_task(work), schema).localCheckpoint(eager=True)
 
     def compared(self, plan: StepPlan, written: SourcePlan) -> tuple[int, int]:
         """Return how many rows a step gives that were not written, and how many were that it does not give."""
@@ -1000,11 +999,10 @@ class ArrowBodies:
         """Run something in a task of Spark's; errors of ours come back as they are."""
 
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            settle_worker()
             for _ in batches:  # one row
                 yield pa.RecordBatch.from_pylist([{"result": pickle.dumps(_outcome(do))}])
 
-        (row,) = self._spark.range(0, 1, 1, 1).mapInArrow(work, _RESULTS).collect()
+        (row,) = self._spark.range(0, 1, 1, 1).mapInArrow(for_task(work), _RESULTS).collect()
         found, error = pickle.loads(bytes(row["result"]))
         if error is not None:
             raise error

@@ -58,7 +58,7 @@ from spark_timely.errors import (
 from spark_timely.log.files.format import conform
 from spark_timely.log.files.parquet import letter_table, message_table, write_data_files
 from spark_timely.spark.base.schema import arrow_schema, spark_schema
-from spark_timely.spark.base.worker import settle_worker
+from spark_timely.spark.base.shipping import for_task
 from spark_timely.spark.collection import consolidate, copies_of, refuse_maps
 from spark_timely.spark.scan import quoted
 from spark_timely.spark.seen import (
@@ -859,13 +859,12 @@ def _written(changes: DataFrame, plan: StepPlan) -> StepResult:
     )
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle_worker()
         part = _Part()
         for table in _in_chunks(batches, schema):  # one turn per file
             _write_chunk(table, plan, part)
         yield pa.RecordBatch.from_pylist([{"result": pickle.dumps(part)}])
 
-    found = chosen.mapInArrow(write, _RESULTS).collect()
+    found = chosen.mapInArrow(for_task(write), _RESULTS).collect()
     parts: list[_Part] = [pickle.loads(bytes(row["result"])) for row in found]
     unmet: dict[str, int] = {}
     files = [file for part in parts for file in part.files]

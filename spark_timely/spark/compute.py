@@ -23,7 +23,7 @@ from spark_timely.errors import InvalidUsageError, TimelyError, shown
 from spark_timely.log.log import Log, open_log
 from spark_timely.log.store.storage import normal_path
 from spark_timely.masking import masked_logger
-from spark_timely.spark.base.worker import settle_worker
+from spark_timely.spark.base.shipping import for_task
 from spark_timely.spark.compute_jobs import Jobs, is_stopped
 from spark_timely.spark.copy_to import copy_to
 from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
@@ -279,7 +279,6 @@ def _check_storage(spark: SparkSession, place: Place) -> None:
     mine = open_log(path, storage_options=options or None).log_id
 
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle_worker()
         for _ in batches:  # one row
             try:
                 found = open_log(path, storage_options=options or None).log_id
@@ -287,7 +286,7 @@ def _check_storage(spark: SparkSession, place: Place) -> None:
                 found = f"error: {error.message}"
             yield pa.RecordBatch.from_pydict({"found": [found]})
 
-    (row,) = spark.range(1).mapInArrow(look, "found string").collect()
+    (row,) = spark.range(1).mapInArrow(for_task(look), "found string").collect()
     if row["found"] != mine:
         msg = (
             f"could not run the instance in {place.directory!r}: found that Spark's executors see "

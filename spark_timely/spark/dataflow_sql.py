@@ -35,7 +35,7 @@ from spark_timely.errors import OperatorError, StorageError
 from spark_timely.log.files.format import conform
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.spark.base.schema import spark_schema
-from spark_timely.spark.base.worker import settle_worker
+from spark_timely.spark.base.shipping import Carried, for_task
 from spark_timely.spark.scan import beyond, quoted, scan
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import unique_times
@@ -117,14 +117,13 @@ def _run(
     schema, name = _schema(view, names), view.name
 
     def write(batches: Batches) -> Batches:
-        settle_worker()
         rows = _table(batches, schema)
         counts = Counts()
         counts.add({name: (rows.num_rows, rows.nbytes)})
         result = write_result(task, output, lambda: rows, counts)
         yield pa.RecordBatch.from_pylist([{"result": pickle.dumps(result)}])
 
-    found = _plain(frames[view, task.lower, task.upper, names]).mapInArrow(write, "result binary").collect()
+    found = _plain(frames[view, task.lower, task.upper, names]).mapInArrow(for_task(write), "result binary").collect()
     return _joined([pickle.loads(bytes(row["result"])) for row in found])
 
 
@@ -192,13 +191,12 @@ class _Frames:
         view = replace(view, inputs=())  # it goes to the workers, and what is below it not
 
         def work(batches: Batches) -> Batches:
-            settle_worker()
             for batch in batches:
                 rows = _table([batch], given)
                 yield from _numbered(conform(view._guarded([rows], lo, hi, wanted), made)).to_batches()
 
         chosen = _plain(source.select(*_quoted(given.names)))
-        return chosen.mapInArrow(work, _numbered_schema(made)).toDF(*made.names)
+        return chosen.mapInArrow(for_task(work), _numbered_schema(made)).toDF(*made.names)
 
     def _notified(self, step: Step, sources: Sequence[DataFrame]) -> DataFrame:
         view, lo, hi, wanted = step
@@ -212,12 +210,15 @@ class _Frames:
             return _numbered(conform(view._guarded(rows, lo, hi, wanted), made))
 
         plain = [_plain(each.select(*_quoted(schema.names))) for each, schema in zip(sources, given, strict=True)]
+        carried = Carried(call)
         grouped = [each.groupBy(*each.columns[: len(times)]) for each in plain]
         if len(grouped) == 1:
-            called = grouped[0].applyInArrow(lambda rows: call([rows]), _numbered_schema(made))
+            called = grouped[0].applyInArrow(lambda rows: carried([rows]), _numbered_schema(made))
         else:
             called = (
-                grouped[0].cogroup(grouped[1]).applyInArrow(lambda one, two: call([one, two]), _numbered_schema(made))
+                grouped[0]
+                .cogroup(grouped[1])
+                .applyInArrow(lambda one, two: carried([one, two]), _numbered_schema(made))
             )
         return called.toDF(*made.names)
 
@@ -237,19 +238,17 @@ class _Frames:
         given, given_out, n = _schema(view.inputs[0], view.needs(wanted)[0]), _schema(view, wanted), self.n_tasks
 
         def part(batches: Batches) -> Batches:
-            settle_worker()
             for bucket, content in blocks_of(part_of_rows(_table(batches, given), keys, chosen), len(keys), n):
                 yield pa.RecordBatch.from_pylist([{"bucket": bucket, "content": content}])
 
         def merge(batches: Batches) -> Batches:
-            settle_worker()
             contents = [content for batch in batches for content in batch.column("content").to_pylist()]
             if contents:
                 groups = merge_parts(tables_of(contents), keys, chosen, made)
                 yield from _numbered(conform(groups.select(names), given_out)).to_batches()
 
-        parts = _plain(source.select(*_quoted(given.names))).mapInArrow(part, "bucket long, content binary")
-        merged = parts.repartition(n, "bucket").mapInArrow(merge, _numbered_schema(given_out))
+        parts = _plain(source.select(*_quoted(given.names))).mapInArrow(for_task(part), "bucket long, content binary")
+        merged = parts.repartition(n, "bucket").mapInArrow(for_task(merge), _numbered_schema(given_out))
         return merged.toDF(*given_out.names)
 
 

@@ -39,7 +39,7 @@ from spark_timely.errors import TimelyInternalError
 from spark_timely.log.commit import discard
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.protocol.replay import default_splits
-from spark_timely.spark.base.worker import settle_worker
+from spark_timely.spark.base.shipping import for_task
 from spark_timely.spark.dataflow_sql import run_sql
 from spark_timely.time.antichain import Antichain
 
@@ -297,14 +297,13 @@ class SparkTasks:
         options = self._storage_options
 
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            settle_worker()
             for batch in batches:
                 for number in batch.column(0).to_pylist():  # one turn per task: mostly one, of small steps some
                     result = run_one(todo[number], plans[todo[number].output], options)
                     yield pa.RecordBatch.from_pylist([{"task": number, "result": pickle.dumps(result)}])
 
         n = len(todo)
-        found = spark.range(0, n, 1, partitions_of(todo)).mapInArrow(work, _RESULTS).collect()
+        found = spark.range(0, n, 1, partitions_of(todo)).mapInArrow(for_task(work), _RESULTS).collect()
         results = {int(row["task"]): pickle.loads(bytes(row["result"])) for row in found}
         if len(found) != n or len(results) != n:
             msg = f"a job of {n} tasks gave {len(found)} results, invariant 1 of dataflow.tasks"
@@ -326,7 +325,6 @@ class SparkTasks:
         place = {number: (first, len(numbers)) for first, numbers in pieces.items() for number in numbers}
 
         def part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            settle_worker()
             for batch in batches:
                 for number in batch.column(0).to_pylist():  # one turn per task, mostly one
                     first, n_buckets = place[number]
@@ -336,7 +334,6 @@ class SparkTasks:
                         yield pa.RecordBatch.from_pylist([row])
 
         def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            settle_worker()
             # Sorted by bucket: only one is in memory at a time.
             for (first, bucket), contents in itertools.groupby(_parcels(batches), key=itemgetter(0, 1)):
                 plan, n_buckets = plans[todo[first].output], place[first][1]
@@ -346,9 +343,9 @@ class SparkTasks:
                 yield pa.RecordBatch.from_pylist([row])
 
         n = len(todo)
-        parts = spark.range(0, n, 1, n).mapInArrow(part, _PARCELS)
+        parts = spark.range(0, n, 1, n).mapInArrow(for_task(part), _PARCELS)
         spread = parts.repartition(n, "piece", "bucket").sortWithinPartitions("piece", "bucket")
-        found = spread.mapInArrow(merge, _BUCKETS).collect()
+        found = spread.mapInArrow(for_task(merge), _BUCKETS).collect()
         results = {(row["piece"], row["bucket"]): pickle.loads(bytes(row["result"])) for row in found}
         if len(results) != len(found):
             msg = f"a job of {n} tasks gave a bucket twice, invariant 1 of dataflow.engine.shuffle"

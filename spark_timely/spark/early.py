@@ -90,6 +90,8 @@ def teach(spark: SparkSession, /) -> None:
         _replace(reader, "load", _checked(_check_read))
     for name in ("sql", "table"):
         _replace(type(spark), name, _with_hint)
+    for name in ("addArtifact", "addArtifacts"):
+        _replace(type(spark), name, _announcing)
     frame = type(spark.range(0))
     _teach_property(frame, "writeStream", {"start": _check_write, "toTable": _check_table})
     _teach_property(frame, "write", {"save": _refuse_batch, "saveAsTable": _refuse_batch})
@@ -146,6 +148,19 @@ def _with_hint(original: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             hint = "write CREATE TEMPORARY VIEW name USING timely OPTIONS (path '…'), and read from the name"
             raise InvalidUsageError(msg, hint=hint) from None
+
+    return method
+
+
+def _announcing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method that ships files, and then lets the format know of them."""
+
+    def method(self: SparkSession, *args: Any, **keywords: Any) -> object:  # noqa: ANN401 - as Spark has it
+        from spark_timely.spark.session import announce_again
+
+        answer = original(self, *args, **keywords)
+        announce_again(self)
+        return answer
 
     return method
 

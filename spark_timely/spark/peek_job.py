@@ -35,7 +35,7 @@ from spark_timely.errors import (
 from spark_timely.log.files.format import conform
 from spark_timely.log.store.storage import MemoryStorage
 from spark_timely.spark.base.schema import spark_schema
-from spark_timely.spark.base.worker import settle_worker
+from spark_timely.spark.base.shipping import for_task
 from spark_timely.spark.batch_frame import check_settings
 from spark_timely.spark.collection import consolidate, refuse_maps, refused_sql
 from spark_timely.spark.scan import beyond, literal, quoted, scan
@@ -156,7 +156,6 @@ def _bounded(counted: DataFrame, plan: PeekPlan) -> DataFrame:
     schema = counted.schema
 
     def thinned(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle_worker()
         kept, size = Thinning(plan), 0
         for batch in batches:
             rows = pa.Table.from_batches([batch])
@@ -170,7 +169,7 @@ def _bounded(counted: DataFrame, plan: PeekPlan) -> DataFrame:
         rows = kept.rows()
         yield from () if rows is None else rows.to_batches()
 
-    return counted.mapInArrow(thinned, schema)
+    return counted.mapInArrow(for_task(thinned), schema)
 
 
 def _sorted_by(each: OrderBy) -> Column:

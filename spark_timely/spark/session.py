@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource
 
 __all__ = [
+    "announce_again",
     "changed_settings",
     "credential",
     "given_to_spark",
@@ -117,7 +118,7 @@ def session_settings(*, delta: bool = False) -> dict[str, str]:
 def session(
     app_name: str = "spark-timely", /, *, master: str = "local[*]", delta: bool = False, **conf: str
 ) -> SparkSession:
-    """Return a classic Spark session with `session_settings`, workers on this very Python, and the source registered.
+    """Return a classic Spark session with `session_settings` and the source registered.
 
     Parameters
     ----------
@@ -144,8 +145,9 @@ def session(
 
     Notes
     -----
-    Spark starts its Python workers as ``python3`` from the path unless ``PYSPARK_PYTHON`` says
-    otherwise; here it is this interpreter, where the variable is not set.
+    Spark starts its Python workers as ``python3`` from the path unless ``PYSPARK_PYTHON`` or the setting
+    ``spark.pyspark.python`` says otherwise. With a master that begins with ``local`` it is this interpreter, where
+    neither does. Elsewhere the workers' machines say which it is, and what is on its path.
 
     Examples
     --------
@@ -156,10 +158,12 @@ def session(
     """
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    workers = conf.get("spark.pyspark.python", sys.executable if _is_local(master) else None)
+    if workers is not None:
+        os.environ.setdefault("PYSPARK_PYTHON", workers)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).master(master)
-    settings = session_settings(delta=delta)
+    settings = _settings_for(master, delta=delta)
     for name, value in _with_own(settings, conf).items():
         builder = builder.config(name, value)
     if delta:
@@ -174,12 +178,28 @@ def session(
         if not conf.get("spark.jars"):
             builder = configure_spark_with_delta_pip(builder, extra_packages=extra)
     first = SparkSession.getActiveSession() is None
-    with _environment(PYTHONPATH=conf.get(_WORKER_PATH, settings[_WORKER_PATH])):
+    with _environment(PYTHONPATH=conf.get(_WORKER_PATH, _WORKER_START)):
         found = builder.getOrCreate()
     if first:
         found.conf.set(_STARTED, _YES)
     register(found)
     return found
+
+
+def _is_local(master: str) -> bool:
+    """Tell whether all of Spark runs on this machine, ``local-cluster`` too."""
+    return master.startswith("local")
+
+
+def _settings_for(master: str, *, delta: bool) -> dict[str, str]:
+    """Return `session_settings` of a session with this master, which hide nothing of the Python of its workers."""
+    settings = session_settings(delta=delta)
+    if _is_local(master):
+        own = os.environ.get("PYTHONPATH")
+        settings[_WORKER_PATH] = os.pathsep.join(filter(None, (_WORKER_START, own)))
+    else:
+        del settings[_WORKER_PATH]  # the workers have a path of their own, of their own folders
+    return settings
 
 
 @contextmanager
@@ -209,9 +229,10 @@ def register(spark: SparkSession, /) -> None:
 
     These are ``timely_frontiers(path)`` and ``timely_progress(path)``. Doing it again changes nothing.
 
-    Where the package is installed beside Spark, Spark finds the format by itself at its first use. Registering works in
-    all cases, looks whether Spark's Python can import this library, and makes what cannot work fail at ``load()`` and
-    ``start()`` (`spark_timely.spark.early`), not in the query.
+    Where the package is installed beside Spark, Spark finds the format by itself at its first use, and then runs its
+    tasks everywhere by the path of the driver's Python. Registering works in all cases, also where workers have another
+    Python or get this library shipped. It looks whether Spark's Python can import this library, and makes what cannot
+    work fail at ``load()`` and ``start()`` (`spark_timely.spark.early`), not in the query.
 
     Parameters
     ----------
@@ -220,11 +241,12 @@ def register(spark: SparkSession, /) -> None:
     Raises
     ------
     InvalidUsageError
-        If the Python that Spark starts on this machine cannot import this library.
+        If no Python that Spark starts where it plans queries can import this library.
 
     Notes
     -----
-    Cost: at the first call for a session a start of Spark's Python, 0.1 s; later one question to the session.
+    Cost: at the first call for a session a start of Spark's Python, 0.1 s, through Connect about 1 s; later a question
+    or two to the session. Call it again after ``SparkContext.addPyFile`` has added files; of ``addArtifacts`` it knows.
 
     Examples
     --------
@@ -237,33 +259,85 @@ def register(spark: SparkSession, /) -> None:
     from spark_timely.spark.early import teach
     from spark_timely.spark.table_functions import register_functions
 
-    if spark.conf.get(_REGISTERED, None) != _YES:
-        _register(spark, TimelyDataSource)
+    shipped = _shipped_files(spark)
+    if spark.conf.get(_REGISTERED, None) != shipped:
+        _register(spark, _known_source(spark, TimelyDataSource), ships=bool(shipped))
         register_functions(spark)
-        spark.conf.set(_REGISTERED, _YES)
+        spark.conf.set(_REGISTERED, shipped)
     teach(spark)
 
 
-# Kept by the session itself, which keeps the formats too: several objects of Python stand for one session.
+# Kept by the session itself, which keeps the formats too: several objects of Python stand for one session. Its value is
+# what the session ships to Spark's Python: what is shipped later is known to a format that is announced again.
 _REGISTERED: Final = "spark.timely.registered"
 _STARTED: Final = "spark.timely.started"  # by `session`, with its path in the JVM's environment
+_APART: Final = "spark.timely.apart"  # another Python plans than the one that runs tasks
 _YES: Final = "true"
+_TASKS_PYTHON: Final = "spark.sql.execution.pyspark.python"
+_CURE: Final = (
+    "install spark-timely there, or ship it before you call register: spark-submit --py-files, or"
+    " spark.addArtifacts(path, pyfile=True)"
+)
 
 
-def _register(spark: SparkSession, source: type[DataSource]) -> None:
-    sees = _SEES_ALL if is_remote(spark) else _seen_by(_python_of(spark))
+def announce_again(spark: SparkSession, /) -> None:
+    """Announce the format to a session that has shipped further files since it was registered; else do nothing.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+    """
+    if spark.conf.get(_REGISTERED, None) is not None:
+        spark.conf.unset(_REGISTERED)
+        register(spark)
+
+
+def _known_source(spark: SparkSession, source: type[DataSource]) -> type[DataSource]:
+    named = credentials_of(spark)
+    return _knowing(named) if named else source
+
+
+def _shipped_files(spark: SparkSession) -> str:
+    """Return which files of Python a session ships to where Spark runs, as text; nothing where there are none."""
+    if is_remote(spark):
+        return ""  # see `announce_again`
+    context = spark.sparkContext
+    given = [*str(spark.conf.get("spark.submit.pyFiles", None) or "").split(","), *context.listFiles]
+    return ",".join(sorted({file for file in given if file.endswith(_OF_PYTHON)}))
+
+
+_OF_PYTHON: Final = (".py", ".zip", ".egg", ".jar")
+
+
+def _register(spark: SparkSession, source: type[DataSource], *, ships: bool) -> None:
+    if is_remote(spark):
+        _announce(spark, source)
+        if not _asked(spark):
+            msg = "could not register the format 'timely': found that the Python of Spark's server has no spark_timely"
+            raise InvalidUsageError(msg, hint=_CURE)
+        return
+    sees = _seen_by(_python_of(spark))
+    here = re.fullmatch(r"local(\[.*\])?", str(spark.sparkContext.master)) is not None
+    brought = ships and sees.runs
+    if not sees.library and not here and not brought and _seen_by(_python_of_driver()).format:
+        # Spark finds the format by the driver's Python, which then plans. Tasks run in the workers', wherever that is.
+        if spark.conf.get(_TASKS_PYTHON, None) is None:
+            spark.conf.set(_TASKS_PYTHON, sees.python)
+        spark.conf.set(_APART, _YES)
+        return
     # Spark warns of each registration of a format that it knows or finds by itself. But only what is registered has the
-    # path of `session_settings`; without it each query waits 0.4 s longer for its process (measured).
-    path = "" if is_remote(spark) else str(spark.conf.get(_WORKER_PATH, None) or "")
+    # path of `session_settings`, without which each query waits 0.4 s longer for its process (measured); the Python of
+    # the workers; and what is shipped to them. What Spark finds by itself runs as the driver's Python everywhere.
+    path = str(spark.conf.get(_WORKER_PATH, None) or "")
     asked = _WORKER_START in path.split(os.pathsep) and spark.conf.get(_STARTED, None) != _YES
-    if asked or not sees.format:
+    if asked or ships or not here or not sees.format:
         with suppress(_KnownFormatError):
             _announce(spark, source)
-    if not sees.library and not _shipped(spark):
+    if not sees.library and not _asked(spark):
         msg = f"could not register the format 'timely': found that Spark's Python, {sees.python!r}, has no spark_timely"
         raise InvalidUsageError(
             msg,
-            hint=f"set PYSPARK_PYTHON={sys.executable} before the session starts, or use spark_timely.session",
+            hint=f"set PYSPARK_PYTHON={sys.executable} before the session starts, or {_CURE}",
             context={"python": sees.python},
         )
 
@@ -292,9 +366,9 @@ class _Sees:
     python: str
     library: bool
     format: bool
+    runs: bool = True
 
 
-_SEES_ALL: Final = _Sees("", library=True, format=False)
 # Spark takes the formats of all modules named so; one that cannot be imported hides all others.
 _LOOK: Final = """
 import importlib.util, pkgutil
@@ -302,6 +376,12 @@ library = importlib.util.find_spec("spark_timely") is not None
 names = [module.name for module in pkgutil.iter_modules()]
 print(library, [name for name in names if name.startswith("pyspark_")] == ["pyspark_timely"])
 """
+
+
+def _python_of_driver() -> str:
+    """Return the Python by which Spark looks for formats."""
+    names = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
+    return next((os.environ[name] for name in names if os.environ.get(name)), "python3")
 
 
 def _python_of(spark: SparkSession) -> str:
@@ -314,21 +394,21 @@ def _seen_by(python: str) -> _Sees:
     try:
         said = subprocess.run([python, "-c", _LOOK], capture_output=True, text=True, check=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError):
-        return _Sees(python, library=False, format=False)
+        return _Sees(python, library=False, format=False, runs=False)
     library, found = (word == "True" for word in said.split())
     # To look for formats Spark starts its Python through a command line, which a space in the path breaks.
     return _Sees(python, library=library, format=found and not re.search(r"\s", python))
 
 
-def _shipped(spark: SparkSession) -> bool:
-    """Tell whether Spark's Python gets this library in another way, as by ``spark.submit.pyFiles``: asked of Spark.
+def _asked(spark: SparkSession) -> bool:
+    """Tell whether the Python in which Spark plans has this library, from wherever: asked of Spark.
 
     Any word of ours in its answer tells that it does; that there is no such log is such a word.
     """
     from pyspark.errors import PySparkException
 
     try:
-        spark.read.format("timely").load("asked-by-register")
+        _ = spark.read.format("timely").load("asked-by-register").schema
     except PySparkException as error:
         return "TimelyError" in str(error) or "TIMELY_" in str(error)
     return True
@@ -375,6 +455,12 @@ def credential(spark: SparkSession, name: str, storage_options: Mapping[str, str
     options = checked_options(storage_options)
     check_names(options, ())
     register(spark)
+    if spark.conf.get(_APART, None) == _YES:
+        python = _python_of(spark)
+        msg = f"could not name a credential: found that no {python!r} with spark_timely is here to plan queries"
+        raise InvalidUsageError(
+            msg, hint="install spark-timely for it on the driver too, or give credential='module:function'"
+        )
     with naming:
         named = {**credentials_of(spark), name: options}
         _announce(spark, _knowing(named))

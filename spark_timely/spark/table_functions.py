@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_timely.errors import InvalidUsageError, shown
 from spark_timely.log.log import open_log
+from spark_timely.spark.base.shipping import Carried
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,8 +121,19 @@ def register_functions(spark: SparkSession, /) -> None:
     from pyspark.sql.functions import udtf
 
     for name, (handler, columns) in FUNCTIONS.items():  # two turns
-        function = udtf(handler, returnType=columns)
+        function = udtf(_carried(handler), returnType=columns)
         spark.udtf.register(name, function)  # type: ignore[arg-type]  # it is no decorator where it gets a class
+
+
+def _carried(handler: type[TimelyFrontiers | TimelyProgress]) -> type:
+    """Return a handler of the same rows that checks the Python of its task; Spark pickles it by its code."""
+    rows = Carried(handler.eval)
+
+    class Handler:
+        def eval(self, path, options=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - names nothing of ours
+            yield from rows(self, path, options)
+
+    return Handler
 
 
 def _opened(path: str | None, options: Mapping[str, str] | None, function: str) -> Log:

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 JOBS = Path(__file__).parent / "jobs"
@@ -89,16 +89,20 @@ class Job:
         Passed to it as JSON.
     folder : Path
         Where its output goes, one file per start.
+    environment : mapping of str to str, optional
+        Variables that it has besides, or in place of others; an empty one is none.
     """
 
-    def __init__(self, script: str, spec: dict[str, object], folder: Path) -> None:
+    def __init__(
+        self, script: str, spec: dict[str, object], folder: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         number = len(list(folder.glob("run-*.json")))
         self.output = folder / f"run-{number:03d}.txt"
         spec_file = folder / f"run-{number:03d}.json"
         spec_file.write_text(json.dumps(spec))
-        environment = dict(os.environ)
-        environment.update(
+        variables = dict(os.environ)
+        variables.update(
             PYSPARK_PYTHON=sys.executable,
             PYSPARK_DRIVER_PYTHON=sys.executable,
             SPARK_LOCAL_DIRS=str(folder / "spark-local"),
@@ -106,13 +110,14 @@ class Job:
             JAVA_TOOL_OPTIONS=quick_java(),
             PYTHONPATH=os.pathsep.join([str(JOBS.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]),
         )
+        variables.update(environment or {})
         with self.output.open("w") as out:
             self._process = subprocess.Popen(
                 [sys.executable, str(JOBS / script), str(spec_file)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env={name: value for name, value in variables.items() if value},
                 cwd=folder,
                 start_new_session=True,
             )

@@ -24,9 +24,14 @@ class Reader:
         assert name == "timely"
         return self
 
-    def load(self, path: str) -> None:
-        """Fail as Spark does."""
+    def load(self, path: str) -> Reader:
+        """Take a path at which there is nothing."""
         assert not Path(path).exists()
+        return self
+
+    @property
+    def schema(self) -> None:
+        """Fail as Spark does."""
         raise AnalysisException(self.says)
 
 
@@ -58,6 +63,8 @@ class FakeSession:
         self.pythonExec = str(python)
         self.read = Reader(says)
         self.registered: list[type[DataSource]] = []
+        self.master = "local[2]"
+        self.listFiles: list[str] = []
 
     def register(self, source: type[DataSource]) -> None:
         """Note the source."""

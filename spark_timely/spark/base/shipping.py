@@ -1,0 +1,161 @@
+"""What travels to Spark's tasks pickled, with a check of the Python that unpickles it.
+
+A worker whose Python lacks this library cannot say so by code of the library: it would fail with a bare
+``ModuleNotFoundError``. So what is pickled for a task is wrapped in bytes, beside a function that is pickled by its
+code. That function looks at the Python it runs in, and only then opens the bytes.
+
+Invariants
+----------
+1. `_open` needs nothing but the standard library: no name of this module, nor of any other of ours.
+2. What comes out of the bytes is what went in: a function or an object is the same with and without the check.
+3. A task runs with the version of this library that planned it, and with the same major version of pyarrow: others may
+   read what was pickled as something else, and give other answers than the tasks beside them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from pyspark.serializers import CloudPickleSerializer
+
+from spark_timely import __version__
+from spark_timely.errors import InvalidUsageError
+from spark_timely.spark.base.worker import settle_worker
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["REFUSAL", "Carried", "Shipped", "for_task"]
+
+REFUSAL: Final = "could not run a task of Spark's with "
+"""What a task says whose Python cannot run it; no other try will."""
+
+
+class Carried:
+    """A function of a task, or what it needs, that is pickled with the check.
+
+    Parameters
+    ----------
+    value : callable
+        Unpickled it is this itself.
+    """
+
+    def __init__(self, value: Callable[..., Any]) -> None:
+        self._value = value
+
+    def __call__(self, *given: Any) -> Any:  # noqa: ANN401 - as the function has it
+        """Call it where it was made."""
+        return self._value(*given)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the function and the check."""
+        return _checked(self._value)
+
+
+class Shipped:
+    """A base of what Spark pickles for its tasks: readers, writers, and the data source that they come from."""
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[object, ...]:  # noqa: ANN401 - as object has it
+        """Pickle the object as ever, and the check."""
+        return _checked(_Reduced(object.__reduce_ex__(self, protocol)))
+
+
+class _Reduced:
+    """Stands in the pickle for the object that it was reduced from."""
+
+    def __init__(self, reduced: str | tuple[Any, ...]) -> None:
+        self._reduced = reduced
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return self._reduced
+
+
+def for_task(work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], /) -> Callable[..., Any]:
+    """Return a function for ``mapInArrow`` that checks the Python of its task, and settles the worker.
+
+    Parameters
+    ----------
+    work : callable
+        Gets the batches of a partition, and gives those of the result.
+    """
+
+    def settled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle_worker()
+        return work(batches)
+
+    carried = Carried(settled)
+
+    # Pickled by its code, which names nothing of ours (invariant 1).
+    def run(batches):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - pickled with what it names
+        yield from carried(batches)
+
+    return run
+
+
+def _checked(value: object) -> tuple[object, ...]:
+    return _OPEN, (_pickled(value), __version__, _arrow_version(), InvalidUsageError.condition)
+
+
+def _pickled(value: object) -> bytes:
+    made: bytes = CloudPickleSerializer().dumps(value)  # type: ignore[no-untyped-call]  # as it is in pyspark
+    return made
+
+
+@functools.cache
+def _arrow_version() -> str:
+    return version("pyarrow")
+
+
+def _open(payload: bytes, version: str, arrow: str, condition: str) -> object:
+    """Unpickle in a task, or say in one line what its Python lacks and how it gets it."""
+    import os
+    import pickle
+    import platform
+    import sys
+
+    def refuse(found: str, hint: str) -> NoReturn:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # Spark shows the last line alone
+        where = f"{sys.executable!r} on host {platform.node()!r}"
+        msg = f"[{condition}] could not run a task of Spark's with {where}: found {found} — hint: {hint}"
+        raise ModuleNotFoundError(msg) from None
+
+    python = "spark.sql.execution.pyspark.python"
+    packed = f"ship a packed environment with spark.archives and name its Python with {python}"
+    try:
+        import spark_timely
+    except ModuleNotFoundError as error:
+        if error.name != "spark_timely":
+            refuse(f"no module {error.name!r}, which spark_timely needs", f"install it there, or {packed}")
+        hint = (
+            f"install spark-timely=={version} there, ship it with --py-files or spark.addArtifacts(path, pyfile=True),"
+            f" or {packed}"
+        )
+        refuse("no spark_timely", hint)
+    found = getattr(spark_timely, "__version__", None)
+    if found != version:
+        hint = f"use spark-timely=={version} on both sides, or {packed}"
+        refuse(f"spark_timely=={found} for a plan of spark_timely=={version}", hint)
+    pyspark = sys.modules.get("pyspark")
+    if pyspark is not None and pyspark.TaskContext.get() is not None:
+        try:
+            import pyarrow
+        except ModuleNotFoundError:
+            refuse("no pyarrow", f"install pyarrow=={arrow} there, or {packed}")
+        if pyarrow.__version__.split(".")[0] != arrow.split(".")[0]:
+            hint = f"use pyarrow=={arrow} on both sides, or {packed}"
+            refuse(f"pyarrow=={pyarrow.__version__} for a plan of pyarrow=={arrow}", hint)
+    try:
+        return pickle.loads(payload)
+    except ModuleNotFoundError as error:
+        hint = f"install it there, ship it with --py-files or spark.addArtifacts(path, pyfile=True), or {packed}"
+        refuse(f"no module {error.name!r}", hint)
+
+
+# Of no module that a worker could import, so that it is pickled by its code.
+_OPEN: Final = FunctionType(_open.__code__, {"__builtins__": builtins}, "open")
+_OPEN.__module__ = "__main__"

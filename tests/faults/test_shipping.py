@@ -1,0 +1,160 @@
+"""Workers whose Python lacks the library: shipped in one of three ways it works, else one line says how to ship it.
+
+All on ``local-cluster``: its workers start ``python3`` from a path of their own, where an environment has all packages
+but this one. The driver has its own environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import spark_timely as st
+from tests.faults.harness import Job
+from tests.faults.jobs import shipping_job
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(3600)]
+
+ROOT = Path(st.__file__).parents[1]
+N_TIMES = 4
+KEYS = "abcd"
+
+
+def environment(folder: Path, *, library: bool) -> Path:
+    """Make an environment of links to the packages of this one, with the library's files or without any."""
+    base = Path(sys.base_prefix) / "bin" / "python3"
+    packages = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    packages.mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python3").symlink_to(base)
+    (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\ninclude-system-site-packages = false\n")
+    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if entry.suffix != ".pth" and "spark_timely" not in entry.name:
+            (packages / entry.name).symlink_to(entry)
+    if library:
+        with zipfile.ZipFile(zipped(folder.parent)) as files:
+            files.extractall(packages)
+    return folder
+
+
+def zipped(folder: Path) -> Path:
+    """Write the library as a file for ``--py-files``."""
+    file = folder / "library.zip"
+    parts = {
+        "spark_timely": "spark_timely",
+        **{name: f"spark_timely/{name}" for name in ("datasource", "sink", "conf")},
+    }
+    with zipfile.ZipFile(file, "w") as found:
+        for part, name in parts.items():
+            for module in (ROOT / part).rglob("*.py"):
+                found.write(module, f"{name}/{module.relative_to(ROOT / part)}")
+        found.write(ROOT / "pyspark_timely.py", "pyspark_timely.py")
+    return file
+
+
+def write_inputs(folder: Path) -> None:
+    """Write files for the captures, and logs for all else."""
+    (folder / "in").mkdir(parents=True)
+    pq.write_table(pa.table({"t": list(range(20)), "n": list(range(20))}), folder / "in" / "a.parquet")
+    columns = pa.schema([("k", pa.string()), ("n", pa.int64())])
+    inserts = st.create_log(folder / "inserts", columns, minimum=(0,)).writer(owner="test")
+    reference = st.create_log(folder / "reference", columns, minimum=(0,), kind="collection").writer(owner="test")
+    for time in range(N_TIMES):
+        rows = {"_time": [time] * len(KEYS), "k": list(KEYS), "n": [time + n for n in range(len(KEYS))]}
+        inserts.append(pa.table(rows), advance_to=time + 1)
+        row = {"_time": [time], "_diff": [1], "k": [KEYS[time]], "n": [time + 1]}
+        reference.append(pa.table(row), advance_to=time + 1)
+
+
+def wanted() -> dict[str, Counter[Any]]:
+    """Return what each way must give, counted by hand."""
+    captured: Counter[Any] = Counter((t, t) for t in range(20))
+    rows: Counter[Any] = Counter((t, k, t + n) for t in range(N_TIMES) for n, k in enumerate(KEYS))
+    joined: Counter[Any] = Counter(
+        (t, k, (t + n) * (n + 1)) for t in range(N_TIMES) for n, k in enumerate(KEYS) if n <= t
+    )
+    return {
+        "sink": captured, "capture": captured, "source": rows, "dataflow": rows, "task": joined, "function": joined,
+    }  # fmt: skip
+
+
+def found(folder: Path, way: str) -> Counter[Any]:
+    """Return what a way gave."""
+    if way == "source":
+        return Counter((row["_time"], row["k"], row["n"]) for row in pq.read_table(folder / way).to_pylist())
+    rows = st.open_log(folder / way).messages().to_pylist()
+    if way in ("sink", "capture"):
+        return Counter((row["t"], row["n"]) for row in rows)
+    return Counter((row["_time"], row["k"], row["n"]) for row in rows)
+
+
+def run(folder: Path, environment_of_driver: Mapping[str, str] = MappingProxyType({}), **spec: Any) -> dict[str, str]:
+    """Run the application; return what it tells of each way."""
+    write_inputs(folder / "data")
+    lacking = environment(folder / "lacking", library=False)
+    answer = folder / "answer.json"
+    path = f"{lacking / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin"
+    conf = {"spark.executorEnv.PATH": path, "spark.executorEnv.PYTHONPATH": "", **spec.pop("conf", {})}
+    given = {"folder": str(folder / "data"), "connect": False, "artifacts": [], "answer": str(answer), **spec}
+    here = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    variables = {"PYSPARK_PYTHON": "python3", "PATH": here, "PYTHONPATH": "", **environment_of_driver}
+    job = Job("shipping_job.py", {**given, "conf": conf}, folder / "runs", variables)
+    try:
+        job.finish()
+    finally:
+        job.kill()
+    told: dict[str, str] = json.loads(answer.read_text())
+    return told
+
+
+def check(folder: Path, told: dict[str, str]) -> None:
+    assert told == dict.fromkeys(shipping_job.WAYS, "done")
+    for way, rows in wanted().items():
+        assert found(folder / "data", way) == rows, way
+
+
+def test_files_of_python_reach_workers(tmp_path: Path) -> None:
+    told = run(tmp_path, conf={"spark.submit.pyFiles": str(zipped(tmp_path))})
+    check(tmp_path, told)
+
+
+@pytest.mark.connect
+def test_artifacts_reach_workers_through_connect(tmp_path: Path) -> None:
+    told = run(tmp_path, connect=True, artifacts=[str(zipped(tmp_path))])
+    check(tmp_path, told)
+
+
+def test_packed_environment_runs_tasks(tmp_path: Path) -> None:
+    packed = tmp_path / "packed.tar.gz"
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.add(environment(tmp_path / "whole", library=True), ".")
+    told = run(
+        tmp_path,
+        {"PYSPARK_PYTHON": "./environment/bin/python3"},
+        conf={"spark.archives": f"{packed}#environment"},
+    )
+    check(tmp_path, told)
+
+
+def test_workers_without_the_library_name_the_cure(tmp_path: Path) -> None:
+    told = run(tmp_path)
+    for way, line in told.items():
+        said = re.search(r"\[TIMELY_INVALID_USAGE\] could not run a task .*", line)
+        assert said, (way, line)
+        assert "found no spark_timely — hint: install spark-timely" in said[0], (way, line)
+        assert "--py-files" in said[0], (way, line)
+        assert str(tmp_path / "lacking") in said[0], (way, line)
