@@ -158,10 +158,7 @@ def session(
     """
     from pyspark.sql import SparkSession
 
-    workers = conf.get("spark.pyspark.python", sys.executable if _is_local(master) else None)
-    if workers is not None:
-        os.environ.setdefault("PYSPARK_PYTHON", workers)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    _name_pythons(master, conf)
     builder = SparkSession.builder.appName(app_name).master(master)
     settings = _settings_for(master, delta=delta)
     for name, value in _with_own(settings, conf).items():
@@ -189,6 +186,14 @@ def session(
 def _is_local(master: str) -> bool:
     """Tell whether all of Spark runs on this machine, ``local-cluster`` too."""
     return master.startswith("local")
+
+
+def _name_pythons(master: str, conf: Mapping[str, str]) -> None:
+    """Tell Spark by the environment which Python plans, and which runs tasks where nobody else says it."""
+    workers = conf.get("spark.pyspark.python", sys.executable if _is_local(master) else None)
+    if workers is not None:
+        os.environ.setdefault("PYSPARK_PYTHON", workers)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 def _settings_for(master: str, *, delta: bool) -> dict[str, str]:

@@ -62,17 +62,26 @@ class Shipped:
 
     def __reduce_ex__(self, protocol: Any) -> tuple[object, ...]:  # noqa: ANN401 - as object has it
         """Pickle the object as ever, and the check."""
-        return _checked(_Reduced(object.__reduce_ex__(self, protocol)))
+        reduced = object.__reduce_ex__(self, protocol)
+        assert isinstance(reduced, tuple)  # no name of a module, as of a function
+        _, arguments, *state = reduced
+        return _checked(_Reduced((_new, arguments, *state)))
 
 
 class _Reduced:
     """Stands in the pickle for the object that it was reduced from."""
 
-    def __init__(self, reduced: str | tuple[Any, ...]) -> None:
+    def __init__(self, reduced: tuple[Any, ...]) -> None:
         self._reduced = reduced
 
-    def __reduce__(self) -> str | tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return self._reduced
+
+
+def _new(kind: type, *arguments: object) -> object:
+    """Make an object, as ``copyreg.__newobj__`` does, which pickle allows for an object of the class alone."""
+    made: object = kind.__new__(kind, *arguments)
+    return made
 
 
 def for_task(work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], /) -> Callable[..., Any]:

@@ -7,11 +7,12 @@ Run as ``python executor_job.py SPEC.json``. Keys of the specification:
 ``queries``
     One after the other, each with ``source`` (``{"files": folder}`` or ``{"log": path, "options": {…}}``), ``through``
     (``sink`` or ``foreachBatch``), ``log``, ``checkpoint``, ``options`` (the sink's, by their names in Spark), and
-    ``blows``.
+    ``blows``. Or a continual task: ``log``, ``blows``, and ``task`` with ``input``, ``reference`` and ``body``.
 
 A blow falls once, on the first task 0 that comes by in a micro-batch from ``batch`` on. ``where`` is ``write``, when
-the task has written its files and nobody has heard of it, or ``read``, when it has given out its first rows (all of
-them, for a ``race``). ``how`` says what happens:
+the task has written its files and nobody has heard of it, ``read``, when it has given out its first rows (all of
+them, for a ``race``), or ``body``, when any task has joined its first rows, and writes them next. ``how`` says what
+happens:
 
 ``kill``
     The task writes the id of its executor to the file ``marker``, and waits for the test to kill that.
@@ -68,21 +69,27 @@ def due(blows: list[dict[str, Any]], where: str) -> dict[str, Any] | None:
     for blow in blows:
         if blow["where"] != where or batch < blow["batch"]:
             continue
-        attempt = context.attemptNumber()
-        content = json.dumps({"executor": executor_id(), "batch": batch, "attempt": attempt})
-        try:
-            # Linked into place, whole: only one attempt wins, and the test never reads a part.
-            own = f"{blow['marker']}.{os.getpid()}"
-            Path(own).write_text(content)
-            os.link(own, blow["marker"])
-        except FileExistsError:
-            found = json.loads(Path(blow["marker"]).read_text())
-            # Which attempt comes first is open: on a busy machine the speculative one may.
-            if blow["how"] == "race" and found["batch"] == batch and found["attempt"] != attempt:
-                return {**blow, "how": "arrive"}
-            continue
-        return blow
+        taken = claimed(blow, batch, context.attemptNumber())
+        if taken is not None:
+            return taken
     return None
+
+
+def claimed(blow: dict[str, Any], batch: int, attempt: int) -> dict[str, Any] | None:
+    """Return a blow if this task is the first that comes to it, or runs a race against that."""
+    content = json.dumps({"executor": executor_id(), "batch": batch, "attempt": attempt})
+    try:
+        # Linked into place, whole: only one attempt wins, and the test never reads a part.
+        own = f"{blow['marker']}.{os.getpid()}"
+        Path(own).write_text(content)
+        os.link(own, blow["marker"])
+    except FileExistsError:
+        found = json.loads(Path(blow["marker"]).read_text())
+        # Which attempt comes first is open: on a busy machine the speculative one may.
+        if blow["how"] == "race" and found["batch"] == batch and found["attempt"] != attempt:
+            return {**blow, "how": "arrive"}
+        return None
+    return blow
 
 
 def take(blow: dict[str, Any] | None) -> None:
@@ -144,8 +151,33 @@ def struck_source(blows: list[dict[str, Any]]) -> type:
     return Struck
 
 
+def run_task(spark: SparkSession, query: dict[str, Any]) -> None:
+    """Run a continual task whose body calls a function that takes blows."""
+    task, blows = query["task"], query["blows"]
+
+    def struck(number: int) -> int:
+        for blow in blows:
+            take(claimed(blow, -1, 0))
+        return number
+
+    spark.udf.register("struck", struck, "bigint")
+    made = spark_timely.ContinualTask(
+        "executors",
+        inputs={"i": task["input"]},
+        references={"r": task["reference"]},
+        body=task["body"],
+        functions=["struck"],
+        output=query["log"],
+        checkpoint=query["checkpoint"],
+    )
+    made.start(spark, trigger="availableNow").await_termination()
+
+
 def run_query(spark: SparkSession, query: dict[str, Any]) -> None:
     """Run one query until its input is used up."""
+    if "task" in query:
+        run_task(spark, query)
+        return
     spark.dataSource.register(struck_source(query["blows"]))
     source, options = query["source"], query["options"]
     if "files" in source:

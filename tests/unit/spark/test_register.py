@@ -39,6 +39,7 @@ class Conf(dict[str, str]):
     """Stands for the settings of a session."""
 
     set = dict.__setitem__
+    unset = dict.__delitem__
 
 
 class Functions:
@@ -168,3 +169,56 @@ def test_format_that_spark_keeps_is_no_failure_of_register(tmp_path: Path, monke
     register(spark, monkeypatch)
     with pytest.raises(InvalidUsageError, match=r"found that Spark keeps the format .* — hint: use the session"):
         session.credential(spark, "lake", {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "local-cluster[2,1,1024]", "k8s://host"])
+def test_format_is_announced_where_workers_are_elsewhere(
+    master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark = FakeSession(python(tmp_path))
+    spark.master = master
+    register(spark, monkeypatch)
+    assert [source.name() for source in spark.registered] == ["timely"]
+
+
+def test_format_is_announced_again_once_files_are_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = FakeSession(python(tmp_path))
+    register(spark, monkeypatch)
+    assert spark.registered == []
+    for number, files in enumerate([["/a/one.zip"], ["/a/one.zip"], ["/a/one.zip", "/a/two.py"], ["/a/data.csv"]]):
+        spark.listFiles = files
+        register(spark, monkeypatch)
+        assert len(spark.registered) == [1, 1, 2, 2][number]
+    spark.conf["spark.submit.pyFiles"] = "/a/three.zip"
+    register(spark, monkeypatch)
+    assert len(spark.registered) == 3
+
+
+def test_files_that_are_added_later_keep_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = FakeSession(python(tmp_path))
+    register(spark, monkeypatch)
+    session.credential(spark, "lake", {"aws_region": "eu-west-1"})  # type: ignore[arg-type]
+    spark.listFiles = ["/a/one.zip"]
+    session.announce_again(spark)  # type: ignore[arg-type]
+    assert spark.registered[-1].credentials["lake"] == {"aws_region": "eu-west-1"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("workers", ["./environment/bin/python", "/opt/nowhere/python3"])
+def test_python_of_workers_alone_runs_tasks_and_plans_nothing(workers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+    monkeypatch.setattr(session, "_python_of_driver", lambda: "driver")
+    seen = {"driver": session._Sees("driver", library=True, format=True)}
+    none = session._Sees(workers, library=False, format=False, runs=False)
+    monkeypatch.setattr(session, "_seen_by", lambda name: seen.get(name, none))
+    spark = FakeSession(Path(workers))
+    spark.pythonExec, spark.master, spark.listFiles = workers, "yarn", ["/a/one.zip"]
+    register(spark, monkeypatch)
+    assert spark.registered == [], "what is announced is planned by the Python that runs tasks"
+    assert spark.conf["spark.sql.execution.pyspark.python"] == workers
+    with pytest.raises(InvalidUsageError, match=r"could not name a credential: .* — hint: install spark-timely for it"):
+        session.credential(spark, "lake", {})  # type: ignore[arg-type]
+    del seen["driver"]
+    other = FakeSession(Path(workers))
+    other.pythonExec, other.master = workers, "yarn"
+    with pytest.raises(InvalidUsageError, match="has no spark_timely — hint: set PYSPARK_PYTHON="):
+        register(other, monkeypatch)

@@ -77,3 +77,19 @@ def test_environment_is_changed_for_a_moment(monkeypatch: pytest.MonkeyPatch) ->
     with session._environment(PYTHONPATH="/mine"):
         assert os.environ["PYTHONPATH"].split(os.pathsep) == ["/mine", "/theirs"]
     assert os.environ["PYTHONPATH"] == "/theirs"
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://host", "local[2]", "local-cluster[2,1,1024]"])
+def test_nothing_hides_the_python_of_workers(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/own/modules")
+    path = session._settings_for(master, delta=False).get("spark.executorEnv.PYTHONPATH")
+    assert path == (f"{START}{os.pathsep}/own/modules" if master.startswith("local") else None)
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    session._name_pythons(master, {})
+    assert os.environ.get("PYSPARK_PYTHON") == (sys.executable if master.startswith("local") else None)
+    assert os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    for given, wanted in (({"spark.pyspark.python": "a"}, "a"), ({"spark.pyspark.python": "b"}, "a")):
+        session._name_pythons(master, given)
+        assert os.environ["PYSPARK_PYTHON"] == wanted, "a variable that is set wins"
