@@ -14,6 +14,7 @@ from . import (
     answer_cases,
     arrangement_cases,
     cli_cases,
+    cluster_cases,
     compute_cases,
     continual_cases,
     copy_cases,
@@ -61,6 +62,7 @@ def main() -> int:
     cases += flat_cases.run(scratch, wanted)
     cases += graph_cases.run(scratch, wanted)
     cases += cli_cases.run(scratch, wanted)
+    cases += cluster_cases.run(scratch, wanted)
     cases += history_cases.run(scratch, wanted)
     cases += memory_cases.run(scratch, wanted)
     cases += retention_cases.run(scratch, wanted)
