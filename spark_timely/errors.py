@@ -60,6 +60,7 @@ __all__ = [
     "WaitTimeoutError",
     "described",
     "in_utf8",
+    "kind_of",
     "shown",
 ]
 
@@ -134,6 +135,29 @@ def described(error: BaseException, /) -> str:
     except Exception:  # noqa: BLE001 - of a user's class
         text = "its text cannot be shown"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def kind_of(value: object, /) -> str:
+    """Return the type of a value as readers know it: with the library that it is from.
+
+    Parameters
+    ----------
+    value : object
+        What was found where another type was wanted, perhaps one of the same name.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> kind_of(pa.table({})), kind_of(5)
+    ('pyarrow.Table', 'int')
+    """
+    kind = type(value)
+    library = kind.__module__.partition(".")[0]
+    return kind.__qualname__ if library == "builtins" else f"{library}.{kind.__qualname__}"
 
 
 class _Value:

@@ -40,7 +40,7 @@ import pyarrow.compute as pc
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.dataflow.aggregates import Aggregation, aggregate_rows
 from spark_timely.dataflow.delays import BoundDelay
-from spark_timely.errors import OperatorError, TimelyError, TimelyInternalError, described
+from spark_timely.errors import OperatorError, TimelyError, TimelyInternalError, described, kind_of
 from spark_timely.log.files.format import LogKind, conform
 from spark_timely.log.reader import exact_sums
 from spark_timely.time.antichain import Antichain
@@ -717,7 +717,7 @@ class Mapped(View):
 def check_mapped(domain: TimeDomain, rows: pa.Table, made: object) -> pa.Table:
     """Return the payload of what a function made of rows, one for one; refuse rows that came, went or moved."""
     if not isinstance(made, pa.Table):
-        msg = f"a value of type {type(made).__name__!r}, not a pyarrow.Table"
+        msg = f"a value of type {kind_of(made)!r}, not a pyarrow.Table"
         raise OperatorError(msg, hint="let the function give a pyarrow.Table with one row for each that it got")
     if made.num_rows != rows.num_rows:
         msg = f"{made.num_rows} rows for {rows.num_rows}"
@@ -772,7 +772,7 @@ class FlatMapped(View):
 def check_flat_mapped(rows: pa.Table, made: object) -> tuple[pa.Table, pa.Array]:
     """Return the payload of what a function made of rows, and the number of the row that each is made from."""
     if not isinstance(made, pa.Table):
-        msg = f"a value of type {type(made).__name__!r}, not a pyarrow.Table"
+        msg = f"a value of type {kind_of(made)!r}, not a pyarrow.Table"
         raise OperatorError(msg, hint=f"let the function give a pyarrow.Table with a column {ROW!r}")
     hint = f"say in column {ROW!r} from which row each is made, counted from 0: pc.list_parent_indices does for lists"
     if ROW not in made.schema.names or not pa.types.is_integer(made.schema.field(ROW).type):
@@ -1166,7 +1166,7 @@ def check_notified(
 ) -> tuple[pa.Table, pa.Table]:
     """Return times and payload of what a function made of a complete time; refuse rows before it."""
     if not isinstance(made, pa.Table):
-        msg = f"a value of type {type(made).__name__!r}, not a pyarrow.Table"
+        msg = f"a value of type {kind_of(made)!r}, not a pyarrow.Table"
         raise OperatorError(msg, hint="let the function give a pyarrow.Table, or None for no rows")
     names = [name for name in domain.columns if name in made.schema.names]
     if not names:

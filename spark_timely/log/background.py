@@ -6,7 +6,8 @@ here works on a handle of its own, and commits as any other writer does.
 Invariants
 ----------
 1. Of one log no two jobs run at once in a process, and few wait.
-2. A process that ends does what waits first.
+2. A process that ends does what waits first. It starts no threads for that any more: what is done side by side
+   otherwise is then done one after another.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
 
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 _MOST_WAITING = 2
 _lock = threading.Lock()
@@ -27,7 +30,7 @@ _jobs: dict[tuple[int, Hashable], list[Future[None]]] = {}
 
 
 def run_aside(log: Hashable, job: Callable[[], None], /) -> bool:
-    """Let a job be done by the thread of a log; return False where too many wait: then it is not done.
+    """Let a job be done by the thread of a log; return False where it is not done: too many wait, or Python ends.
 
     Parameters
     ----------
@@ -52,8 +55,40 @@ def run_aside(log: Hashable, job: Callable[[], None], /) -> bool:
             return False
         if key not in _threads:
             _threads[key] = ThreadPoolExecutor(1, thread_name_prefix="spark-timely-upkeep")
-        _jobs[key] = [*waiting, _threads[key].submit(job)]
+        try:
+            _jobs[key] = [*waiting, _threads[key].submit(job)]
+        except RuntimeError:  # the interpreter ends
+            return False
     return True
+
+
+def at_once(do: Callable[[_T], _R], items: Sequence[_T], most: int, /) -> list[_R]:
+    """Return what a function gives of each item, done in threads; one after another where the interpreter ends.
+
+    Parameters
+    ----------
+    do : callable
+    items : sequence
+    most : int
+        Threads at most.
+
+    Examples
+    --------
+    >>> at_once(len, ["a", "bc"], 2)
+    [1, 2]
+    """
+    with ThreadPoolExecutor(min(most, max(1, len(items)))) as pool:
+        jobs = [_begun(pool, do, item) for item in items]
+        return [job.result() for job in jobs]
+
+
+def _begun(pool: ThreadPoolExecutor, do: Callable[[_T], _R], item: _T) -> Future[_R]:
+    try:
+        return pool.submit(do, item)
+    except RuntimeError:  # the interpreter ends: it still waits for this thread, and takes no other
+        done: Future[_R] = Future()
+        done.set_result(do(item))
+        return done
 
 
 def finish_upkeep() -> None:

@@ -44,6 +44,7 @@ from spark_timely.errors import (
     StorageError,
     TimelyError,
     described,
+    kind_of,
     shown,
 )
 from spark_timely.log.contents import check_contents
@@ -133,7 +134,7 @@ class ArrowBody(FunctionBody):
         parts = [each for each in (made.insert, made.delete) if each is not None] if changes else [made]
         wrong = [each for each in parts if not isinstance(each, pa.Table)]
         if wrong:
-            msg = f"could not run the function of a task: found {type(wrong[0]).__name__} in place of a pyarrow.Table"
+            msg = f"could not run the function of a task: found {kind_of(wrong[0])} in place of a pyarrow.Table"
             raise InvalidUsageError(msg, hint="return a table, or Changes of tables; Changes() if nothing changes")
         return made if changes else Changes(insert=made)
 

@@ -53,6 +53,7 @@ from spark_timely.errors import (
     StorageError,
     TimelyError,
     described,
+    kind_of,
     shown,
 )
 from spark_timely.log.files.format import conform
@@ -181,7 +182,7 @@ class FunctionBody:
         if isinstance(made, Changes):
             return made
         if not hasattr(made, "mapInArrow"):  # of DataFrames, classic and Connect
-            msg = f"could not run the function of a task: found {type(made).__name__} in place of a DataFrame"
+            msg = f"could not run the function of a task: found {kind_of(made)} in place of a DataFrame of Spark"
             raise InvalidUsageError(msg, hint="return a DataFrame, or Changes; Changes() if nothing changes")
         return Changes(insert=made)
 

@@ -40,6 +40,7 @@ from spark_timely.protocol.replay import Limits
 from spark_timely.spark.arrow_bodies import ArrowBodies, ArrowBody
 from spark_timely.spark.base.checkpoint import damaged_file
 from spark_timely.spark.base.credentials import OPTION, credentials_of, joined_options, named_here
+from spark_timely.spark.base.failure import query_error
 from spark_timely.spark.base.trigger import Trigger, ending_of, parse_trigger
 from spark_timely.spark.bodies import SessionSettings, SparkBodies
 from spark_timely.spark.dataflow_tasks import DRIVER_BYTES, SparkTasks, catalog_of
@@ -748,15 +749,21 @@ class DataflowQuery:
         Raises
         ------
         pyspark.errors.StreamingQueryException
-            If it failed.
+            If it failed. Where an error of this library ended it, it is that error too, such as a
+            `SinceViolationError`, with its text alone.
         OperatorError, DataLossError
             If it was stopped, and an output had stopped: see `failures`.
         """
-        if timeout_s is None:
-            self.query.awaitTermination()
-            ended = True
-        else:
-            ended = bool(self.query.awaitTermination(max(1, math.ceil(timeout_s))))
+        from pyspark.errors import StreamingQueryException
+
+        try:
+            if timeout_s is None:
+                self.query.awaitTermination()
+                ended = True
+            else:
+                ended = bool(self.query.awaitTermination(max(1, math.ceil(timeout_s))))
+        except StreamingQueryException as error:
+            raise query_error(error) from None
         if ended:
             _raise(self.failures())
         return ended

@@ -41,7 +41,6 @@ from spark_timely.errors import (
     SchemaMismatchError,
     SinceViolationError,
     StorageError,
-    TimelyError,
     UpperMismatchError,
     shown,
 )
@@ -58,6 +57,7 @@ from spark_timely.log.wait import wait_until
 from spark_timely.masking import masked_logger
 from spark_timely.spark.at_one_time import rows_between
 from spark_timely.spark.base.compat import is_remote
+from spark_timely.spark.base.failure import own_error
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.spark.collection import held_or_error, refuse_maps, refused_sql, sql_text
 from spark_timely.spark.scan import quoted, spark_root
@@ -100,7 +100,6 @@ _NO_DELTA: Final = re.compile(
     "DATA_SOURCE_NOT_FOUND|DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG|PARSE_SYNTAX_ERROR"
 )
 _LEFT: Final = re.compile(r"_delta_log|\.?part-.*\.parquet(\.crc)?|_temporary|\..*")
-_OURS: Final = re.compile(r"\[(TIMELY_\w+)\] (could not .*?)(?: — hint: ([^\n]*?))?(?= SQLSTATE|\n|$)")
 _KEY_CONDITION: Final = InvalidUsageError.condition
 
 
@@ -645,15 +644,11 @@ class Mirror:
                 " spark.jars.packages, and with session_settings(delta=True)",
                 context={"path": self.table_path},
             ) from error
-        found = _OURS.search(str(error))
-        if found is None:
+        own = own_error(error)
+        if own is None or type(own) not in (NegativeMultiplicityError, InvalidUsageError):
             raise error
-        condition, message, hint = found.groups()
-        kinds: list[type[TimelyError]] = [NegativeMultiplicityError, InvalidUsageError]
-        kind = next((each for each in kinds if each.condition == condition), None)
-        if kind is None:
-            raise error
-        raise kind(message, hint=hint, context={"path": self.table_path}) from error
+        own.context["path"] = self.table_path
+        raise own from error
 
     # What the log keeps -------------------------------------------------------------------------------
 

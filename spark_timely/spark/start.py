@@ -18,7 +18,6 @@ Invariants
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -40,6 +39,7 @@ from spark_timely.sink.plan import check_owner, check_unbroken, find_log
 from spark_timely.sink.start import parse_sink
 from spark_timely.spark.base.checkpoint import all_committed
 from spark_timely.spark.base.credentials import refuse_secrets
+from spark_timely.spark.base.failure import query_error
 from spark_timely.spark.base.trigger import Ending, Trigger, ending_of, parse_trigger
 from spark_timely.spark.early import check_query
 from spark_timely.spark.idle import IdleWatch, check_idle_options
@@ -58,9 +58,6 @@ __all__ = ["CaptureQuery", "start"]
 Through = Literal["sink", "foreachBatch"]
 
 _log = masked_logger("spark_timely.spark")
-
-# What an error of ours says, somewhere in Spark's report of it.
-_OURS = re.compile(r"\[TIMELY_\w+\] could not .*")
 
 # Every trigger without input is reported, not only the first within ten seconds.
 _REPORT_ALL = {"spark.sql.streaming.noDataProgressEventInterval": "0"}
@@ -208,8 +205,8 @@ class CaptureQuery:
         Raises
         ------
         pyspark.errors.StreamingQueryException
-            If the query failed; where this library refused something, with its text alone. The stream stays open, and
-            a restart continues.
+            If the query failed. Where this library refused something it is that error too, with its text alone, as a
+            `LateDataError`: ``except`` takes it by both names. The stream stays open, and a restart continues.
         OwnershipError
             If the stream to be closed, or advanced after an idle time, belongs to another query.
         RolledBackError
@@ -233,11 +230,7 @@ class CaptureQuery:
             elif not self.query.awaitTermination(max(1, round(timeout_s))):
                 return False
         except StreamingQueryException as error:
-            ours = _OURS.search(str(error))
-            if ours is None:
-                raise
-            # In front of it stand frames of Spark's, behind it the query's plan: both stay in `query.exception()`.
-            raise StreamingQueryException(ours[0]) from None
+            raise query_error(error) from None
         if self._idle is not None:
             self._idle.stop()
             if not self._stopped and not self._close:

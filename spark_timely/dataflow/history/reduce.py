@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_timely.dataflow.history.base import HIDDEN, Changes, Held, HistoryOperator, Names
 from spark_timely.dataflow.history.contents import Boundaries, consolidated
 from spark_timely.dataflow.history.keys import key_codes, key_text, ranks_of, run_starts_of
-from spark_timely.errors import InvalidUsageError, OperatorError, described, shown
+from spark_timely.errors import InvalidUsageError, OperatorError, described, kind_of, shown
 from spark_timely.time.arrays import IntArray
 
 __all__ = ["COUNT", "Function", "Reduce", "reduced_schema"]
@@ -156,7 +156,7 @@ class Reduce(HistoryOperator):
             ) from error
         hint = "let the function give the same columns for all keys, and for a table without rows"
         if not isinstance(made, pa.Table):
-            msg = f"a value of type {type(made).__name__!r} of the function {where}, not a pyarrow.Table"
+            msg = f"a value of type {kind_of(made)!r} of the function {where}, not a pyarrow.Table"
             raise OperatorError(msg, hint=hint)
         if sorted(made.schema.names) != sorted(self.result.names):
             msg = f"columns {shown(made.schema.names)} of the function {where}, not {shown(self.result.names)}"
@@ -202,6 +202,6 @@ def reduced_schema(function: Function, source: pa.Schema, by: Names, columns: Na
     fields = [*(source.field(name) for name in columns), pa.field(COUNT, pa.int64())]
     made = function(dict.fromkeys(by), pa.schema(fields).empty_table())
     if not isinstance(made, pa.Table):
-        msg = f"could not reduce: found a value of type {type(made).__name__!r}, not a pyarrow.Table"
+        msg = f"could not reduce: found a value of type {kind_of(made)!r}, not a pyarrow.Table"
         raise InvalidUsageError(msg, hint="let the function give a pyarrow.Table, also for a table without rows")
     return made.schema

@@ -27,7 +27,6 @@ import secrets
 import struct
 import time
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -45,6 +44,7 @@ from spark_timely.errors import (
     StorageError,
     shown,
 )
+from spark_timely.log.background import at_once
 from spark_timely.log.files.format import in_schema
 from spark_timely.log.machine.state import OPEN_STREAM, DataFile
 from spark_timely.log.store.storage import not_written
@@ -590,8 +590,7 @@ def side_by_side(storage: Storage, read: Callable[[str], R], paths: Sequence[str
     """
     if storage.local or len(paths) < 2:
         return [read(path) for path in paths]
-    with ThreadPoolExecutor(min(_READERS, len(paths))) as pool:
-        return list(pool.map(read, paths))
+    return at_once(read, paths, _READERS)
 
 
 def file_times(file: pq.ParquetFile) -> tuple[IntArray, npt.NDArray[np.int64]] | None:

@@ -25,7 +25,6 @@ import re
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
@@ -35,6 +34,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from spark_timely.errors import InvalidOptionError, StorageError, TimelyError, shown
+from spark_timely.log.background import at_once
 from spark_timely.log.store.keys import HTTP, client_options
 from spark_timely.log.store.storage import (
     PROMISE_HINT,
@@ -352,8 +352,7 @@ class CloudStorage:
             with open(f"{folder}/{path}", "xb") as file:
                 file.write(content)
 
-        with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(paths)))) as pool:
-            list(pool.map(copy, paths))
+        at_once(copy, list(paths), _AT_ONCE)
 
     def open_input(self, path: str) -> CloudFile:
         """Open a file for reading anywhere in it; raises `DataLossError` if there is none."""

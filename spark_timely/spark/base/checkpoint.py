@@ -29,12 +29,12 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from spark_timely.errors import InvalidOptionError, StorageError, shown
+from spark_timely.log.background import at_once
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.keys import SCHEMES
 from spark_timely.log.store.urls import same_place
@@ -168,8 +168,7 @@ def _asked(storage: TableStorage, *questions: Callable[[], Any]) -> list[Any]:
     """Return the answers to questions to a storage, asked side by side where each takes a way to a store and back."""
     if storage.local:
         return [ask() for ask in questions]
-    with ThreadPoolExecutor(len(questions)) as pool:
-        return [answer.result() for answer in [pool.submit(ask) for ask in questions]]
+    return at_once(lambda ask: ask(), questions, len(questions))
 
 
 def _offsets_of(storage: TableStorage, batch: int) -> bytes | None:

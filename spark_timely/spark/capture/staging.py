@@ -39,6 +39,7 @@ from spark_timely.errors import (
     TimelyError,
     shown,
 )
+from spark_timely.log.background import at_once
 from spark_timely.log.files.parquet import SAMPLE_ROWS, describe_file, dictionary_columns, open_parquet
 from spark_timely.log.machine.state import DataFile
 from spark_timely.log.store.storage import TableStorage
@@ -304,9 +305,8 @@ class Staged:
         """
         found = self._files()
         names = self.plan.policy.domain.columns
-        with ThreadPoolExecutor(_READERS) as pool:
-            paths = [path for row_class in RowClass.stored() for path in found.get(row_class, [])]
-            return all(pool.map(lambda path: _is_file_sorted(self.storage, path, names), paths))
+        paths = [path for row_class in RowClass.stored() for path in found.get(row_class, [])]
+        return all(at_once(lambda path: _is_file_sorted(self.storage, path, names), paths, _READERS))
 
     def report(self) -> TaskReport:
         """Refuse what may not be captured, else describe what was written."""

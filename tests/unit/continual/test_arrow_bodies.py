@@ -618,7 +618,7 @@ def odd_error(inputs: Any, references: Any, time: Any) -> Any:
         (odd_error, KV, r"could not run task 't' at 1: could not do it: found nothing"),
         (lambda *_: None, KV, r"at 1: .*: found NoneType in place of a pyarrow.Table"),
         (lambda *_: Changes(insert=7), KV, r"at 1: .*: found int in place of a pyarrow.Table"),  # type: ignore[arg-type]
-        (lambda *_: GOOD.to_batches()[0], KV, r"found RecordBatch in place of a pyarrow.Table"),
+        (lambda *_: GOOD.to_batches()[0], KV, r"found pyarrow.RecordBatch in place of a pyarrow.Table"),
         (lambda *_: sys.exit(3), KV, r"at 1: SystemExit: 3"),
         (lambda *_: GOOD.select(["k"]), KV, r"at 1: found columns \['k'\] for columns \['k', 'n'\] of its output"),
         (lambda *_: GOOD.rename_columns(["k", "N"]), KV, r"at 1: found columns \['k', 'N'\]"),
