@@ -20,7 +20,7 @@ _TEXT: Final = re.compile(r"\[(TIMELY_\w+)\] (could not .*?)(?: — hint: ([^\n]
 
 
 def own_error(error: BaseException, /) -> TimelyError | None:
-    """Return the error of this library that another one tells of, None where it tells of none.
+    """Return the error of this library that another one reports, None where it reports none.
 
     Parameters
     ----------

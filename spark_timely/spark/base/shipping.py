@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import importlib
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from types import FunctionType
@@ -23,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyspark.serializers import CloudPickleSerializer
 
-from spark_timely import __version__
 from spark_timely.errors import InvalidUsageError
 from spark_timely.spark.base.worker import settle_worker
 
@@ -107,12 +107,17 @@ def for_task(work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]
 
 
 def _checked(value: object) -> tuple[object, ...]:
-    return _OPEN, (_pickled(value), __version__, _arrow_version(), InvalidUsageError.condition)
+    return _OPEN, (_pickled(value), _own_version(), _arrow_version(), InvalidUsageError.condition)
 
 
 def _pickled(value: object) -> bytes:
     made: bytes = CloudPickleSerializer().dumps(value)  # type: ignore[no-untyped-call]  # as it is in pyspark
     return made
+
+
+def _own_version() -> str:
+    found: str = importlib.import_module("spark_timely").__version__
+    return found
 
 
 @functools.cache
@@ -122,6 +127,7 @@ def _arrow_version() -> str:
 
 def _open(payload: bytes, version: str, arrow: str, condition: str) -> object:
     """Unpickle in a task, or say in one line what its Python lacks and how it gets it."""
+    import importlib
     import os
     import pickle
     import platform
@@ -136,7 +142,7 @@ def _open(payload: bytes, version: str, arrow: str, condition: str) -> object:
     python = "spark.sql.execution.pyspark.python"
     packed = f"ship a packed environment with spark.archives and name its Python with {python}"
     try:
-        import spark_timely
+        library = importlib.import_module("spark_timely")
     except ModuleNotFoundError as error:
         if error.name != "spark_timely":
             refuse(f"no module {error.name!r}, which spark_timely needs", f"install it there, or {packed}")
@@ -145,7 +151,7 @@ def _open(payload: bytes, version: str, arrow: str, condition: str) -> object:
             f" or {packed}"
         )
         refuse("no spark_timely", hint)
-    found = getattr(spark_timely, "__version__", None)
+    found = getattr(library, "__version__", None)
     if found != version:
         hint = f"use spark-timely=={version} on both sides, or {packed}"
         refuse(f"spark_timely=={found} for a plan of spark_timely=={version}", hint)

@@ -61,10 +61,11 @@ def test_python_without_the_library_is_told(value: object, monkeypatch: pytest.M
 
 
 def test_another_version_of_the_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_timely, "__version__", "0.0.8")
     content = pickled(shipping.for_task(twice))
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
     monkeypatch.setattr(spark_timely, "__version__", "0.0.9")
-    planned = shipping.__version__
+    planned = "0.0.8"
     with pytest.raises(
         ModuleNotFoundError, match=rf"found spark_timely==0\.0\.9 for a plan of spark_timely=={planned}"
     ):
