@@ -1,8 +1,8 @@
 """What travels to Spark's tasks pickled, with a check of the Python that unpickles it.
 
 A worker whose Python lacks this library cannot say so by code of the library: it would fail with a bare
-``ModuleNotFoundError``. So what is pickled for a task is wrapped in bytes, beside a function that is pickled by its
-code. That function looks at the Python it runs in, and only then opens the bytes.
+``ModuleNotFoundError``. So what is pickled for a task is wrapped in bytes, beside the text of a function. It looks at
+the Python that it runs in, and only then opens the bytes.
 
 Invariants
 ----------
@@ -14,12 +14,11 @@ Invariants
 
 from __future__ import annotations
 
-import builtins
 import functools
 import importlib
+import inspect
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyspark.serializers import CloudPickleSerializer
@@ -107,7 +106,17 @@ def for_task(work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]
 
 
 def _checked(value: object) -> tuple[object, ...]:
-    return _OPEN, (_pickled(value), _own_version(), _arrow_version(), InvalidUsageError.condition)
+    given = _pickled(value), _own_version(), _arrow_version(), InvalidUsageError.condition
+    return eval, (_CALL, {"source": _source(), "scope": {}, "given": given})
+
+
+# Pickled as text, since a worker cannot import it; so pickle itself can, and not only Spark's.
+_CALL: Final = "exec(source, scope) or scope['_open'](*given)"
+
+
+@functools.cache
+def _source() -> str:
+    return f"from __future__ import annotations\n{inspect.getsource(_open)}"
 
 
 def _pickled(value: object) -> bytes:
@@ -169,8 +178,3 @@ def _open(payload: bytes, version: str, arrow: str, condition: str) -> object:
     except ModuleNotFoundError as error:
         hint = f"install it there, ship it with --py-files or spark.addArtifacts(path, pyfile=True), or {packed}"
         refuse(f"no module {error.name!r}", hint)
-
-
-# Of no module that a worker could import, so that it is pickled by its code.
-_OPEN: Final = FunctionType(_open.__code__, {"__builtins__": builtins}, "open")
-_OPEN.__module__ = "__main__"
