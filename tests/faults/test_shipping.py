@@ -1,13 +1,12 @@
 """Workers whose Python lacks the library: shipped in one of three ways it works, else one line says how to ship it.
 
-All on ``local-cluster``: its workers start ``python3`` from a path of their own, where an environment has all packages
-but this one. The driver has its own environment.
+All on ``local-cluster``: its executors start a Python whose environment has all packages but this one. The driver has
+its own environment behind the same path.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import sysconfig
@@ -66,6 +65,18 @@ def zipped(folder: Path) -> Path:
     return file
 
 
+def two_faced(folder: Path, lacking: Path) -> Path:
+    """Return a Python that on executors is another one than on the driver, as the same path is on other machines."""
+    file = folder / "python"
+    # Set by Spark's workers for the executors that they start.
+    file.write_text(
+        f'#!/bin/sh\n[ -n "$SPARK_EXECUTOR_DIRS" ] && exec "{lacking / "bin" / "python3"}" "$@"\n'
+        f'exec "{sys.executable}" "$@"\n'
+    )
+    file.chmod(0o755)
+    return file
+
+
 def write_inputs(folder: Path) -> None:
     """Write files for the captures, and logs for all else."""
     (folder / "in").mkdir(parents=True)
@@ -105,13 +116,11 @@ def found(folder: Path, way: str) -> Counter[Any]:
 def run(folder: Path, environment_of_driver: Mapping[str, str] = MappingProxyType({}), **spec: Any) -> dict[str, str]:
     """Run the application; return what it tells of each way."""
     write_inputs(folder / "data")
-    lacking = environment(folder / "lacking", library=False)
+    python = two_faced(folder, environment(folder / "lacking", library=False))
     answer = folder / "answer.json"
-    path = f"{lacking / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin"
-    conf = {"spark.executorEnv.PATH": path, "spark.executorEnv.PYTHONPATH": "", **spec.pop("conf", {})}
+    conf = {"spark.executorEnv.PYTHONPATH": "", **spec.pop("conf", {})}
     given = {"folder": str(folder / "data"), "connect": False, "artifacts": [], "answer": str(answer), **spec}
-    here = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    variables = {"PYSPARK_PYTHON": "python3", "PATH": here, "PYTHONPATH": "", **environment_of_driver}
+    variables = {"PYSPARK_PYTHON": str(python), "PYTHONPATH": "", **environment_of_driver}
     job = Job("shipping_job.py", {**given, "conf": conf}, folder / "runs", variables)
     try:
         job.finish()
