@@ -139,12 +139,12 @@ class Job:
             return False
         return True
 
-    def finish(self) -> str:
+    def finish(self, deadline_s: float = END_DEADLINE_S) -> str:
         """Wait for a clean end; fail with the job's own words otherwise."""
-        if not self.end_within(END_DEADLINE_S):
+        if not self.end_within(deadline_s):
             words = self.text()
             self.kill()
-            raise DeadlineError(f"job did not end within {END_DEADLINE_S} s:\n{words}")
+            raise DeadlineError(f"job did not end within {deadline_s} s:\n{words}")
         if self._process.returncode != 0:
             raise AssertionError(f"job ended with {self._process.returncode}:\n{self.text()}")
         return self.text()

@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long, pytest.ma
 
 ROOT = Path(st.__file__).parents[1]
 N_TIMES = 4
+DEADLINE_S = 1500.0  # six ways, and what fails is tried six times
 KEYS = "abcd"
 
 
@@ -123,7 +124,7 @@ def run(folder: Path, environment_of_driver: Mapping[str, str] = MappingProxyTyp
     variables = {"PYSPARK_PYTHON": str(python), "PYTHONPATH": "", **environment_of_driver}
     job = Job("shipping_job.py", {**given, "conf": conf}, folder / "runs", variables)
     try:
-        job.finish()
+        job.finish(DEADLINE_S)
     finally:
         job.kill()
     told: dict[str, str] = json.loads(answer.read_text())
