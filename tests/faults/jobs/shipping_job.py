@@ -71,7 +71,7 @@ def ways(spark: SparkSession, folder: Path) -> dict[str, Callable[[], Any]]:
         ).await_termination()  # fmt: skip
 
     def source() -> None:
-        frame: DataFrame = spark.read.format("timely").load(str(folder / "inserts"))
+        frame: DataFrame = spark.read.format("timely").load(str(folder / "inserts"), includeTime=True)
         frame.write.parquet(str(folder / "source"))
 
     def dataflow() -> None:
