@@ -125,7 +125,7 @@ def register_functions(spark: SparkSession, /) -> None:
         spark.udtf.register(name, function)  # type: ignore[arg-type]  # it is no decorator where it gets a class
 
 
-def _carried(handler: type[TimelyFrontiers | TimelyProgress]) -> type:
+def _carried(handler: Any) -> type:  # noqa: ANN401 - a class with eval
     """Return a handler of the same rows that checks the Python of its task; Spark pickles it by its code."""
     rows = Carried(handler.eval)
 
