@@ -15,8 +15,8 @@ Invariants
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -29,10 +29,7 @@ from spark_timely.spark.base.worker import settle_worker
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["REFUSAL", "Carried", "Shipped", "for_task"]
-
-REFUSAL: Final = "could not run a task of Spark's with "
-"""What a task says whose Python cannot run it; no other try will."""
+__all__ = ["Carried", "Shipped", "for_task"]
 
 
 class Carried:
@@ -125,7 +122,7 @@ def _pickled(value: object) -> bytes:
 
 
 def _own_version() -> str:
-    found: str = importlib.import_module("spark_timely").__version__
+    found: str = sys.modules[__name__.partition(".")[0]].__version__
     return found
 
 
@@ -148,12 +145,12 @@ def _open(payload: bytes, version: str, arrow: str, condition: str) -> object:
         msg = f"[{condition}] could not run a task of Spark's with {where}: found {found} — hint: {hint}"
         raise ModuleNotFoundError(msg) from None
 
-    python = "spark.sql.execution.pyspark.python"
+    name, python = "spark_timely", "spark.sql.execution.pyspark.python"
     packed = f"ship a packed environment with spark.archives and name its Python with {python}"
     try:
-        library = importlib.import_module("spark_timely")
+        library = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != "spark_timely":
+        if error.name != name:
             refuse(f"no module {error.name!r}, which spark_timely needs", f"install it there, or {packed}")
         hint = (
             f"install spark-timely=={version} there, ship it with --py-files or spark.addArtifacts(path, pyfile=True),"

@@ -55,7 +55,7 @@ def test_python_without_the_library_is_told(value: object, monkeypatch: pytest.M
     with pytest.raises(ModuleNotFoundError, match="found no spark_timely — hint: install spark-timely==") as caught:
         pickle.loads(content)
     text = str(caught.value)
-    assert text.startswith(f"[TIMELY_INVALID_USAGE] {shipping.REFUSAL}{sys.executable!r} on host ")
+    assert text.startswith(f"[TIMELY_INVALID_USAGE] could not run a task of Spark's with {sys.executable!r} on host ")
     assert all(way in text for way in ("--py-files", "spark.addArtifacts", "spark.archives"))
     assert "\n" not in text
 
