@@ -77,13 +77,15 @@ class _Noted:
 _Check = Callable[[Any, _Noted, dict[str, Any]], None]
 
 
-def teach(spark: SparkSession, /) -> None:
+def teach(spark: SparkSession, shipped: Callable[[SparkSession], None], /) -> None:
     """Make the readers and writers of a session's kind refuse early. Doing it again changes nothing.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
         Classic or Connect.
+    shipped : callable
+        Called with a session that has shipped files to where Spark runs.
     """
     for reader in (type(spark.read), type(spark.readStream)):
         _teach_notes(reader)
@@ -91,7 +93,7 @@ def teach(spark: SparkSession, /) -> None:
     for name in ("sql", "table"):
         _replace(type(spark), name, _with_hint)
     for name in ("addArtifact", "addArtifacts"):
-        _replace(type(spark), name, _announcing)
+        _replace(type(spark), name, functools.partial(_announcing, shipped))
     frame = type(spark.range(0))
     _teach_property(frame, "writeStream", {"start": _check_write, "toTable": _check_table})
     _teach_property(frame, "write", {"save": _refuse_batch, "saveAsTable": _refuse_batch})
@@ -152,14 +154,12 @@ def _with_hint(original: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _announcing(original: Callable[..., Any]) -> Callable[..., Any]:
+def _announcing(shipped: Callable[[SparkSession], None], original: Callable[..., Any]) -> Callable[..., Any]:
     """Return the method that ships files, and then lets the format know of them."""
 
     def method(self: SparkSession, *args: Any, **keywords: Any) -> object:  # noqa: ANN401 - as Spark has it
-        from spark_timely.spark.session import announce_again
-
         answer = original(self, *args, **keywords)
-        announce_again(self)
+        shipped(self)
         return answer
 
     return method

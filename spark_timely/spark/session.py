@@ -269,7 +269,7 @@ def register(spark: SparkSession, /) -> None:
         _register(spark, _known_source(spark, TimelyDataSource), ships=bool(shipped))
         register_functions(spark)
         spark.conf.set(_REGISTERED, shipped)
-    teach(spark)
+    teach(spark, announce_again)
 
 
 # Kept by the session itself, which keeps the formats too: several objects of Python stand for one session. Its value is
