@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 
 
 Batches = Iterator[pa.RecordBatch]
+
+# Operators that go row by row, as frames of their own.
+_MOST_APART: Final = 24
 
 # What Spark says of conditions and data, not of itself.
 _USER_ERRORS: Final = (AnalysisException, ArithmeticException, NumberFormatException, SparkRuntimeException)
@@ -112,8 +116,13 @@ def _run(
     names = tuple(view.schema.names)
     frames: dict[Step, DataFrame] = {}
     run = _Frames(spark, task, storage_options, n_tasks)
-    for step, sources in steps_of(view, task.lower, task.upper, names).items():  # one turn per operator and range
-        frames[step] = run.frame(step, [frames[source] for source in sources])
+    steps = steps_of(view, task.lower, task.upper, names)
+    for step, parts in _parts_of(steps, (view, task.lower, task.upper, names)).items():  # one turn per frame
+        first, *_ = parts
+        if len(parts) > 1:
+            frames[step] = run.together(parts, steps, frames)
+        else:
+            frames[step] = run.frame(step, [frames[source] for source in steps[first]])
     schema, name = _schema(view, names), view.name
 
     def write(batches: Batches) -> Batches:
@@ -136,6 +145,38 @@ def _joined(results: Sequence[TaskResult]) -> TaskResult:
     known = unique_times(np.concatenate(times))[0] if times and len(times) == len(results) else None
     error = next((result.error for result in results if result.error is not None), None)
     return TaskResult(tuple(file for result in results for file in result.files), error, counts.by_operator, known)
+
+
+def _parts_of(steps: Mapping[Step, Sequence[Step]], last: Step) -> dict[Step, list[Step]]:
+    """Return the steps that have a frame, each with those that are computed for it in one pass, it being the last.
+
+    Spark's plans are trees that are recursed over: of many operators in a row, or of ways that part and meet, one would
+    be too deep, or too large. So where many operators go row by row over the rows of one frame, batches of these go
+    through all of them.
+    """
+    bases: dict[Step, Step] = {}  # of what goes row by row: the one frame of whose rows it is made
+    for step, sources in steps.items():  # one turn per operator and range
+        below = {bases.get(source, source) for source in sources}
+        if step[0].own_rowwise and not isinstance(step[0], Replay | Hinted) and len(below) == 1:
+            (bases[step],) = below
+    needed = {last, *(source for step, sources in steps.items() if step not in bases for source in sources)}
+    found: dict[Step, list[Step]] = {}
+    for step in steps:  # one turn per frame, each after those that it is made from
+        if step not in bases:
+            found[step] = [step]
+        elif step in needed:
+            parts: dict[Step, None] = {}
+            waiting = [step]
+            while waiting:  # one turn per operator of the pass
+                at = waiting.pop()
+                if at in bases and at not in parts:
+                    parts[at] = None
+                    waiting += steps[at]
+            if len(parts) > _MOST_APART:
+                found[step] = [each for each in steps if each in parts]
+            else:
+                found.update((each, [each]) for each in steps if each in parts and each not in found)
+    return found
 
 
 class _Frames:
@@ -170,6 +211,36 @@ class _Frames:
         if isinstance(view, Notified):
             return self._notified(step, sources)
         return self._by_batches(step, sources[0])
+
+    def together(
+        self, parts: Sequence[Step], steps: Mapping[Step, Sequence[Step]], frames: Mapping[Step, DataFrame]
+    ) -> DataFrame:
+        """Run many operators that go row by row on the record batches of one frame, as they come."""
+        places = {step: number for number, step in enumerate(parts, 1)}
+        (base,) = {source for step in parts for source in steps[step] if source not in places}
+        places[base] = 0
+        # Without what is below each: it goes to the workers.
+        work = [
+            (replace(view, inputs=()), lo, hi, wanted, [places[source] for source in steps[view, lo, hi, wanted]])
+            for view, lo, hi, wanted in parts
+        ]
+        uses = Counter(place for *_, sources in work for place in sources)
+        given, made = _schema(base[0], base[3]), _schema(parts[-1][0], parts[-1][3])
+
+        def pass_through(batches: Batches) -> Batches:
+            for batch in batches:
+                rows = {0: _table([batch], given)}
+                left = dict(uses)
+                for number, (view, lo, hi, wanted, sources) in enumerate(work, 1):  # one turn per operator
+                    rows[number] = view._guarded([rows[place] for place in sources], lo, hi, wanted)
+                    for place in sources:
+                        left[place] -= 1
+                        if not left[place]:
+                            del rows[place]
+                yield from _numbered(conform(rows[len(work)], made)).to_batches()
+
+        chosen = _plain(frames[base].select(*_quoted(given.names)))
+        return chosen.mapInArrow(for_task(pass_through), _numbered_schema(made)).toDF(*made.names)
 
     def _replayed(self, leaf: Replay, lo: Antichain, hi: Antichain, columns: Sequence[str]) -> DataFrame:
         schema = _schema(leaf, columns[leaf.domain.arity :])
