@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     spark-timely 0.1.0
     0
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(map(_decoded, sys.argv[1:] if argv is None else argv))
     _open_closed_streams()
     try:
         code = _run(arguments)
@@ -89,6 +89,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise SystemExit(INTERNAL) from error
         return failed
     return code
+
+
+def _decoded(argument: str) -> str:
+    """Return an argument as the text that its bytes are in UTF-8, whatever the locale."""
+    try:
+        return os.fsencode(argument).decode()
+    except UnicodeError:
+        return argument
 
 
 def _run(arguments: list[str]) -> int:

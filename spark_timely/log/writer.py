@@ -761,7 +761,7 @@ class StreamWriter:
             state.counts,
             table,
             names,
-            # Who refuses whatever is odd needs no clock.
+            # A writer that refuses whatever is odd needs no clock.
             at=self.log.now_us() if self._asks_clock else 0,
             stream=self.stream,
             held_by=HeldBy(mover=state.note.mover),

@@ -400,7 +400,6 @@ def test_every_verb_works_on_an_empty_log(run: Run, log_path: str, verb: str, mo
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--json"], 2, "VERB"),
         (["stats"], 2, "LOG"),
         (["stats", "LOG", "LOG"], 2, "more words than the verb takes"),
         (["head", "LOG", "-n", "x"], 2, "whole number"),
@@ -442,6 +441,12 @@ def test_error_is_one_line_with_a_hint_and_leaves_the_log(
     assert error["hint"]
     assert not log.refresh()
     assert log.version == version
+
+
+def test_json_without_a_verb_is_an_error_as_json(run: Run) -> None:
+    found, out, err = run("--json")
+    assert (found, out) == (2, "")
+    assert "VERB" in json.loads(err)["message"]
 
 
 def test_advance_of_a_closed_log_is_refused(run: Run, log: Log) -> None:

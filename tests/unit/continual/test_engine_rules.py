@@ -372,7 +372,7 @@ def test_rule_002_43_the_first_append_moves_the_upper_to_as_of(story: Make) -> N
     assert (task.upper, task.output) == (4, {})
 
 
-def test_rule_002_44_who_begins_second_adopts_what_the_first_said(story: Make) -> None:
+def test_rule_002_44_a_second_start_adopts_the_first_ones_note(story: Make) -> None:
     task = story(STREAM)
     task.write(0, (1, A, 1), (5, B, 1), (8, C, 1), to=9)
     first, second = task.replica(as_of=4), task.replica(as_of=7)
@@ -465,7 +465,7 @@ def test_rule_002_55_upper_moves_up_to_a_time_that_waits(story: Make) -> None:
     assert (task.ran(), task.upper) == ([], 7)
 
 
-def test_rule_002_56_all_that_is_seen_at_a_time_is_complete_there(story: Make) -> None:
+def test_rule_002_56_what_is_seen_at_a_time_is_complete_there(story: Make) -> None:
     task = story(STREAM, REFERENCE)
     task.write(0, (3, A, 1), to=9)
     task.write(1, (3, B, 1), to=3)
