@@ -262,7 +262,7 @@ class TimelyError(Exception):
         self.args = (self.message,)
         self.context.update({name: masked_value(value) for name, value in values.items()})
 
-    def rename(self, found: str, name: str) -> None:
+    def relabel(self, found: str, name: str) -> None:
         """Give something in the message the name that the reader knows; for a caller that knows both."""
         self.message = self.message.replace(found, name)
         self.args = (self.message,)

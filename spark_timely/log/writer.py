@@ -837,8 +837,10 @@ class StreamWriter:
         try:
             check_messages(state.counts, times, stream=self.stream, seq=state.seq + 1, domain=self.log.domain)
         except UnheldCapabilityError as error:
-            row = times[int(np.flatnonzero(~beyond(times, state.frontier.times))[0])]
-            time = tuple(int(x) for x in row)
+            late = times[~beyond(times, state.frontier.times)]
+            if not late.shape[0]:
+                raise
+            time = tuple(late[0].tolist())
             found, hint = late_cause(self._policy, state.counts, time=time, held_by=HeldBy(mover=state.note.mover))
             msg = f"{error.message}{found}"
             raise UnheldCapabilityError(

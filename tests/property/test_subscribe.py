@@ -74,6 +74,8 @@ class History:
         )
         self.writer = self.log.writer(owner="me")
         self.updates: list[Update] = []
+        # By row, the times at which a copy came that nothing has taken away: contents are never below zero.
+        self.copies: dict[Row, list[Time]] = {}
         self.upper: Time = self.minimum
 
     def row(self) -> Row:
@@ -88,14 +90,25 @@ class History:
             if self.keyed:
                 made += self.key_updates(time, made)
                 continue
-            diff = 1 if self.kind == "stream" else self.rng.choice([1, 1, 2, -1])
-            made.append((time, self.row(), diff))
+            drawn = [(self.row(), 1 if self.kind == "stream" else self.rng.choice([1, 1, 2, -1]))]
             if self.kind == "collection" and self.rng.random() < 0.4:
-                made.append((time, made[-1][1], self.rng.choice([-1, 1])))
+                drawn.append((drawn[0][0], self.rng.choice([-1, 1])))
             there = [row for t, row, _ in self.updates if model.less_equal(t, time)]
             if self.kind == "collection" and there and self.rng.random() < 0.6:
-                made.append((time, self.rng.choice(there), -1))
+                drawn.append((self.rng.choice(there), -1))
+            made += [(time, row, diff) for row, diff in drawn if self.may_be(time, row, diff)]
         self.append(made, upper)
+
+    def may_be(self, time: Time, row: Row, diff: int) -> bool:
+        """Whether as many copies of a row are there as go; remembers those that come and go."""
+        copies = self.copies.setdefault(tuple(map(plain, row)), [])
+        if diff > 0:
+            copies += [time] * diff
+            return True
+        earlier = [each for each in copies if model.less_equal(each, time)]
+        if earlier:
+            copies.remove(earlier[0])
+        return bool(earlier)
 
     def key_updates(self, time: Time, made: list[Update]) -> list[Update]:
         """Change one key as of a time, so that at each time it has one row at most. Later updates of it come first."""

@@ -333,7 +333,7 @@ def test_collections_add_up_to_what_the_program_says(arity: int, seed: int, tmp_
 
 def dropped(patch: pytest.MonkeyPatch) -> None:
     """An output begins at since without what is there."""
-    patch.setattr(steps, "_first_end", lambda sink, begins: begins)
+    patch.setattr(steps, "first_end", lambda sink, begins: begins)
 
 
 def as_they_came(patch: pytest.MonkeyPatch) -> None:

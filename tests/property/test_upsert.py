@@ -141,7 +141,7 @@ def operator_of(case: Case) -> tuple[Upsert, Select, bool]:
     if hides:
         # What is shown is read from a log of its own; whoever makes that knows it.
         scope = stream_of(SCHEMA.empty_table()).upsert(**case.parameters)._scope
-        (view,) = scope._kept
+        (view,) = scope._kept._leaves
     assert isinstance(view, Remembered)
     (select,) = view.inputs
     assert isinstance(select, Select)

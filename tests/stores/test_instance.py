@@ -389,7 +389,7 @@ def test_command_line_asks_and_looks(world: World, capsys: pytest.CaptureFixture
     with world.open() as instance:
         run("create", "far", "--query", TOTALS, "--import", f"orders={world.far}", "--key", "k")
         run("create", "out", "--query", LARGE, "--import", f"orders={world.far}", "--into", world.out)
-        assert "found" in run("create", "far", "--query", TOTALS, "--import", f"orders={world.far}", code=4)
+        assert "found" in run("create", "far", "--query", TOTALS, "--import", f"orders={world.far}", code=2)
         run("configure", "--set", "hydration_limit=7")
         assert instance.configured(["hydration_limit"]) == {"hydration_limit": 7}
         instance.await_frontier("far", 3)
@@ -400,7 +400,7 @@ def test_command_line_asks_and_looks(world: World, capsys: pytest.CaptureFixture
         assert "upper=" in run("why", "far")
         run("drop", "out")
         assert not instance.has("out")
-        assert "out" in run("drop", "out", code=4)
+        assert "out" in run("drop", "out", code=3)
     assert "no answer" in run("drop", "far", "--timeout", "1s", code=4)
     with world.open() as instance:  # it is taken up
         wait_until(lambda: not instance.has("far"), deadline_s=60, what="the drop")

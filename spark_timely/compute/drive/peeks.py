@@ -157,7 +157,7 @@ class Peeks:
         """Return an error with the collection in the place of its log, whose path nobody has asked for."""
         path = self._paths.get(asked.id)
         if isinstance(error, TimelyError) and asked.collection is not None and path is not None:
-            error.rename(f"log {path!r}", repr(asked.collection))
+            error.relabel(f"log {path!r}", repr(asked.collection))
         return error
 
     def _rows_of(self, asked: Peek) -> pa.Table:
