@@ -400,7 +400,7 @@ def test_command_line_asks_and_looks(world: World, capsys: pytest.CaptureFixture
         assert "upper=" in run("why", "far")
         run("drop", "out")
         assert not instance.has("out")
-        assert "out" in run("drop", "out", code=3)
+        assert "out" in run("drop", "out", code=4)
     assert "no answer" in run("drop", "far", "--timeout", "1s", code=4)
     with world.open() as instance:  # it is taken up
         wait_until(lambda: not instance.has("far"), deadline_s=60, what="the drop")

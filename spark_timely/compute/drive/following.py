@@ -20,12 +20,16 @@ from spark_timely.compute.command import (
 from spark_timely.compute.drive.resuming import may_forget, resumed, uppers_of
 from spark_timely.compute.history import reduced
 from spark_timely.compute.ledger import commands_of
+from spark_timely.errors import StorageError
+from spark_timely.masking import masked_logger
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from spark_timely.compute.drive.context import Context
 
 __all__ = ["follow"]
+
+_log = masked_logger("spark_timely.compute")
 
 
 def follow(context: Context, /, *, to_write: bool = False) -> None:
@@ -81,7 +85,12 @@ def _take_up(context: Context, command: Command, chosen: Mapping[tuple[str, ...]
             if frontier.is_empty:
                 _drop_here(context, [id_])
             elif instance.has(id_):
-                taken = may_forget(context, id_, frontier)
+                try:
+                    taken = may_forget(context, id_, frontier)
+                except StorageError as error:
+                    # A log elsewhere whose options only the writing process has: what it forgets is not known here.
+                    _log.info("how far %r may be compacted is not known: %s", id_, error)
+                    return
                 if not taken.less_equal_frontier(instance.allowed(id_)):
                     instance.handle(replace(command, frontier=taken))
 
