@@ -401,7 +401,7 @@ def test_command_line_asks_and_looks(world: World, capsys: pytest.CaptureFixture
         run("drop", "out")
         assert not instance.has("out")
         assert "out" in run("drop", "out", code=4)
-    assert "no answer" in run("drop", "far", "--timeout", "1s", code=4)
+    assert "not done yet" in run("drop", "far", "--timeout", "1s", code=1)
     with world.open() as instance:  # it is taken up
         wait_until(lambda: not instance.has("far"), deadline_s=60, what="the drop")
     assert [path for path in world.files() if path.startswith("requests/") and not path.endswith(".answer")] == []
