@@ -49,10 +49,14 @@ def test_session_that_sees_other_storage_is_refused(
         def mapInArrow(self, look: Any, schema: str) -> Any:
             there = self.there
 
+            def within(function: Any, name: str) -> Any:
+                cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
+                return next(cell.cell_contents for free, cell in cells if free == name)
+
             def elsewhere(batches: Any) -> Any:
                 from spark_timely.log import log as logs
 
-                names = look.__globals__
+                names = within(within(look, "carried"), "work").__globals__
                 own, names["open_log"] = names["open_log"], lambda *_, **__: logs.open_log(there)
                 try:
                     yield from look(batches)
