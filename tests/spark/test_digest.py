@@ -261,7 +261,7 @@ def test_digest_of_what_is_written_is_that_of_what_came_in(
 
     def run(batch: int, found: list[tuple[object, ...]], schema: str) -> None:
         df = session_of_a_call(spark).createDataFrame(found, schema)
-        options = {"time_column": "_time", "diff_column": "change", "frontier": "bounded"}
+        options = {"time_column": "_time", "diff_column": "change", "frontier": "bounded", "missing_columns": "text"}
         foreach_batch.capture(df, batch, path=path, app_id="a", **options)
 
     run(0, [(1, 1, 2**40, 0.5, "x")], "_time bigint, Change bigint, id bigint, real double, text string")
