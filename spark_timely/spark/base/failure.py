@@ -39,10 +39,13 @@ def own_error(error: BaseException, /) -> TimelyError | None:
     >>> type(found).__name__, found.message, found.hint
     ('LogMissingError', "could not open log 'a'", 'look')
     """
-    found = _TEXT.findall(str(error))
+    text = str(error)
+    found = list(_TEXT.finditer(text))
     if not found:
         return None
-    condition, message, hint = found[-1]
+    # At the beginning of a line is a note of the error before it: what else failed.
+    raised = [each for each in found if each.start() and text[each.start() - 1] != "\n"]
+    condition, message, hint = (raised or found)[-1].groups()
     kind = next((kind for kind in _kinds(TimelyError) if kind.condition == condition), None)
     return None if kind is None else kind(message, hint=hint or None)
 
