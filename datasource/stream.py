@@ -193,7 +193,7 @@ class LetterPartition(InputPartition):
 
 
 @short_errors
-class _ReadingLetters:
+class _ReadingLetters(Shipped):
     """What both readers of dead letters share."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:

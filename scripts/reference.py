@@ -86,8 +86,8 @@ def command_line() -> str:
         " is unknown, the verb's usage follows. An internal error ends with 70 and a traceback; 141 means that the"
         " reader of the answer, such as `head`, left before the end.",
         "",
-        "Help and tables are as wide as the terminal, or as `COLUMNS` says. In a pipe without `COLUMNS`, a cell of a"
-        " table has at most 48 characters.",
+        "On a terminal, tables are as wide as it, or as `COLUMNS` says: long cells are cut. In a file or a pipe every"
+        " cell is whole. Help is as wide as the terminal or `COLUMNS`.",
     ]
     for name, verb in verbs.choices.items():
         own = [action for action in _shown(verb) if action.dest not in common]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-CELL_WIDTH: Final = 48
+_ALIGNED_WIDTH: Final = 48
 _LEAST_CELL_WIDTH: Final = 8
 _BETWEEN: Final = "  "
 
@@ -130,13 +130,15 @@ class Console:
         self.write(to_json(value if as_is else masked_value(plain_value(value))) + "\n")
 
     def columns(self) -> int | None:
-        """Return how many columns a line has: `COLUMNS`, else the terminal's; None where there is no terminal."""
+        """Return how many columns a terminal has, by `COLUMNS` or as it says itself; None for any other output."""
+        if not self.out.isatty():
+            return None
         asked = os.environ.get("COLUMNS", "")
         if asked.isascii() and asked.isdigit() and int(asked[:9]):
             return int(asked[:9])
         import shutil
 
-        return shutil.get_terminal_size((0, 0)).columns or None if self.out.isatty() else None
+        return shutil.get_terminal_size((0, 0)).columns or None
 
     def progress(self, what: str, total: int | None, *, unit: str) -> tqdm:
         """Return a progress bar, which leaves nothing behind: on standard error where that is a terminal.
@@ -173,10 +175,10 @@ class Console:
 
 
 class Table:
-    """A table that may get rows little by little: numbers to the right, long cells cut.
+    """A table that may get rows little by little: numbers to the right, long cells cut on a terminal.
 
-    Where the width of a line is known, the longest cells are cut until a row fits; elsewhere those above 48 characters
-    are. A cell shows that it was cut. Numbers are never cut.
+    There the longest cells are cut until a row fits. A cell shows that it was cut. Numbers are never cut. In a file or
+    a pipe every cell is whole; one above 48 characters may reach beyond its column, so that rows stay short.
 
     Parameters
     ----------
@@ -227,34 +229,37 @@ class Table:
             return
         longest = [max(map(display_width, column)) for column in zip(*cells, strict=True)]
         widths = [max(pair) for pair in zip(longest, self._widths, strict=True)]
-        most = self._most(widths, numeric)
-        cells = [[cut(text, width) for text, width in zip(row, most, strict=True)] for row in cells]
-        longest = [max(map(display_width, column)) for column in zip(*cells, strict=True)]
-        self._widths = [max(pair) for pair in zip(longest, self._widths, strict=True)]
+        room = self._console.columns()
+        if room is None:
+            # As wide as the longest cell each row would have as many blanks as that has characters.
+            self._widths = [min(width, _ALIGNED_WIDTH) for width in widths]
+        else:
+            most = _fitting(widths, numeric, room)
+            cells = [[cut(text, width) for text, width in zip(row, most, strict=True)] for row in cells]
+            longest = [max(map(display_width, column)) for column in zip(*cells, strict=True)]
+            self._widths = [max(pair) for pair in zip(longest, self._widths, strict=True)]
         for row in cells:
             columns = zip(row, self._widths, numeric, strict=True)
             self._console.write(_BETWEEN.join(pad(text, width, right=right) for text, width, right in columns).rstrip())
             self._console.write("\n")
 
-    def _most(self, widths: list[int], numeric: list[bool]) -> list[int]:
-        """Return how wide each column may be."""
-        room = self._console.columns()
-        if room is None:
-            return [CELL_WIDTH] * len(widths)
-        room -= len(_BETWEEN) * (len(widths) - 1)
-        texts = [width for width, number in zip(widths, numeric, strict=True) if not number]
-        room -= sum(widths) - sum(texts)
-        # The widest that all texts may be: as many turns as columns of text.
+
+def _fitting(widths: list[int], numeric: list[bool], room: int) -> list[int]:
+    """Return how wide each column may be for rows that fit."""
+    room -= len(_BETWEEN) * (len(widths) - 1)
+    texts = [width for width, number in zip(widths, numeric, strict=True) if not number]
+    room -= sum(widths) - sum(texts)
+    # The widest that all texts may be: as many turns as columns of text.
+    most = max(widths, default=0)
+    for left, width in zip(range(len(texts), 0, -1), sorted(texts), strict=True):
+        most = room // left
+        if width > most:
+            break
+        room -= width
+    else:
         most = max(widths, default=0)
-        for left, width in zip(range(len(texts), 0, -1), sorted(texts), strict=True):
-            most = room // left
-            if width > most:
-                break
-            room -= width
-        else:
-            most = max(widths, default=0)
-        most = max(most, _LEAST_CELL_WIDTH)
-        return [width if number else min(width, most) for width, number in zip(widths, numeric, strict=True)]
+    most = max(most, _LEAST_CELL_WIDTH)
+    return [width if number else min(width, most) for width, number in zip(widths, numeric, strict=True)]
 
 
 def cell_text(value: object) -> str:
@@ -338,7 +343,7 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
     return fill + text if right else text + fill
 
 
-def cut(text: str, width: int = CELL_WIDTH) -> str:
+def cut(text: str, width: int) -> str:
     """Shorten `text` to `width` columns of a terminal, keeping its beginning and, where there is room, its end."""
     if display_width(text) <= width:
         return text

@@ -204,7 +204,12 @@ class StreamCounts:
 
     def __reduce__(self) -> tuple[object, tuple[IntArray, DiffArray, int]]:
         """Pickle as the arrays."""
-        return StreamCounts.from_arrays, (self.times, self.counts, self.arity)
+        # No method of the class: Spark's pickle would carry that one's code, with the path of its file.
+        return _rebuild, (self.times, self.counts, self.arity)
+
+
+def _rebuild(times: IntArray, counts: DiffArray, arity: int) -> StreamCounts:
+    return StreamCounts.from_arrays(times, counts, arity)
 
 
 def frontier_of(counts: StreamCounts) -> Antichain:

@@ -591,6 +591,7 @@ def needed_as_of(
 
     Examples
     --------
+    >>> from spark_timely.time.domain import TimeDomain
     >>> log, times = Retention(Antichain.of(2)), TimeDomain()
     >>> asked = {"what": "begin", "beside": [Antichain.of(1), Antichain.of(4)]}
     >>> needed_as_of("/log", times, "collection", log, Antichain.of(5), **asked)

@@ -16,7 +16,17 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.cli import main
-from spark_timely.cli.output import Console, cell_text, cut, display_width, plain_value, printable, size_text, to_json
+from spark_timely.cli.output import (
+    Console,
+    Table,
+    cell_text,
+    cut,
+    display_width,
+    plain_value,
+    printable,
+    size_text,
+    to_json,
+)
 from spark_timely.cli.parser import build_parser
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
@@ -275,7 +285,7 @@ def test_close_of_an_empty_log_completes_it(run: Run, log_path: str) -> None:
 
 
 class Terminal(io.StringIO):
-    """Standard input of a person."""
+    """Standard input or output of a person."""
 
     def isatty(self) -> bool:
         return True
@@ -547,8 +557,8 @@ def test_text_of_data_cannot_move_the_cursor() -> None:
 
 
 def test_long_cells_are_cut_and_show_it() -> None:
-    assert cut("x" * 100) == "x" * 36 + "…" + "x" * 11
-    assert len(cut("x" * 48)) == 48
+    assert cut("x" * 100, 48) == "x" * 36 + "…" + "x" * 11
+    assert len(cut("x" * 48, 48)) == 48
     assert display_width("日本") == 4
 
 
@@ -582,7 +592,7 @@ def test_json_controls_no_terminal() -> None:
 @pytest.mark.parametrize("columns", ["30", "200"])
 def test_tables_are_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    out = io.StringIO()
+    out = Terminal()
     Console(out, json_mode=False).table(["name", "n"], [["x" * 60, 1200], ["a" * 30, 5]])
     widths = [len(line) for line in out.getvalue().splitlines()]
     assert max(widths) == min(int(columns), 60 + 2 + 5)
@@ -592,12 +602,23 @@ def test_tables_are_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch, col
 
 def test_narrow_table_cuts_its_longest_cells_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    out = io.StringIO()
+    out = Terminal()
     Console(out, json_mode=False).table(["a", "b", "n"], [["x" * 60, "short", 10**9], ["時" * 30, "y" * 10, 1]])
     head, first, second = out.getvalue().splitlines()
     assert [display_width(line) for line in (first, second)] == [40, 40]
     assert (" short " in first, "y" * 10 in second, "1,000,000,000" in first) == (True, True, True)
     assert head.split() == ["a", "b", "n"]
+
+
+def test_cells_of_a_pipe_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    out = io.StringIO()
+    table = Table(Console(out, json_mode=False), ["name", "n"])
+    table.add([["x" * 40, 1200], ["y" * 10_000, 5], ["z", 7]])
+    table.add([["w", 8]])
+    rows = [("name", "n"), ("x" * 40, "1,200"), ("y" * 10_000, "5"), ("z", "7"), ("w", "8")]
+    wanted = [f"{name.ljust(48)}  {n.rjust(5)}" for name, n in rows]
+    assert out.getvalue().splitlines() == wanted
 
 
 def test_cells_of_all_kinds_are_readable() -> None:
