@@ -63,6 +63,7 @@ LONGEST_FILES = (
     "spark/test_mirror.py",
     "faults/test_kill.py",
     "spark/test_replay.py",
+    "spark/test_golden_logs.py",
     "faults/test_dataflow_kill.py",
     "spark/test_example_handover.py",
     "spark/test_foreach_batch.py",
