@@ -10,17 +10,21 @@ Invariants
 2. What comes out of the bytes is what went in: a function or an object is the same with and without the check.
 3. A task runs with the version of this library that planned it, and with the same major version of pyarrow: others may
    read what was pickled as something else, and give other answers than the tasks beside them.
+4. A task imports what its session ships, wherever Spark looks for it (`_session_files`).
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+import pyspark
 from pyspark.serializers import CloudPickleSerializer
 
 from spark_timely.errors import InvalidUsageError
@@ -103,7 +107,7 @@ def for_task(work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]
 
 
 def _checked(value: object) -> tuple[object, ...]:
-    given = _pickled(value), _own_version(), _arrow_version(), InvalidUsageError.condition
+    given = _pickled(value), _own_version(), _arrow_version(), InvalidUsageError.condition, _session_files()
     return eval, (_CALL, {"source": _source(), "scope": {}, "given": given})
 
 
@@ -114,6 +118,28 @@ _CALL: Final = "exec(source, scope) or scope['_open'](*given)"
 @functools.cache
 def _source() -> str:
     return f"from __future__ import annotations\n{inspect.getsource(_open)}"
+
+
+def _session_files() -> tuple[str, ...]:
+    """Return where a session's own files of Python lie, seen from the folder with the files of all sessions.
+
+    `addArtifacts` ships for one session: its files are in a folder with the session's id. Spark copies them to the
+    executors for each task, but does not tell the tasks of a streaming sink which session it is (4.2): their Python
+    looks in the folder of all sessions, in vain. The process that plans the sink does know. Empty where nothing is
+    shipped so, and in a client, for which the planning process pickles again.
+    """
+    root = pyspark.SparkFiles._root_directory if hasattr(pyspark, "SparkFiles") else None  # a client has no files
+    if root is None or not _is_id(os.path.basename(root)):
+        return ()
+    above = os.path.dirname(root)
+    return tuple(os.path.relpath(path, above) for path in sys.path if path == root or path.startswith(root + os.sep))
+
+
+def _is_id(name: str) -> bool:
+    try:
+        return str(uuid.UUID(name)) == name
+    except ValueError:
+        return False
 
 
 def _pickled(value: object) -> bytes:
@@ -131,7 +157,7 @@ def _arrow_version() -> str:
     return version("pyarrow")
 
 
-def _open(payload: bytes, version: str, arrow: str, condition: str) -> object:
+def _open(payload: bytes, version: str, arrow: str, condition: str, files: tuple[str, ...]) -> object:
     """Unpickle in a task, or say in one line what its Python lacks and how it gets it."""
     import importlib
     import os
@@ -147,6 +173,15 @@ def _open(payload: bytes, version: str, arrow: str, condition: str) -> object:
 
     name, python = "spark_timely", "spark.sql.execution.pyspark.python"
     packed = f"ship a packed environment with spark.archives and name its Python with {python}"
+    pyspark = sys.modules.get("pyspark")
+    root = None
+    if files and pyspark is not None and hasattr(pyspark, "SparkFiles"):
+        root = pyspark.SparkFiles._root_directory  # see `_session_files`
+    here = [os.path.join(root, file) for file in files] if root else []
+    added = [path for path in here if path not in sys.path and os.path.exists(path)]
+    if added:
+        sys.path[1:1] = added  # where Spark puts them
+        importlib.invalidate_caches()
     try:
         library = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -161,7 +196,6 @@ def _open(payload: bytes, version: str, arrow: str, condition: str) -> object:
     if found != version:
         hint = f"use spark-timely=={version} on both sides, or {packed}"
         refuse(f"spark_timely=={found} for a plan of spark_timely=={version}", hint)
-    pyspark = sys.modules.get("pyspark")
     if pyspark is not None and pyspark.TaskContext.get() is not None:
         try:
             import pyarrow

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import pickle
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyspark
 import pytest
+from pyspark import SparkFiles
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter
 
@@ -100,6 +103,39 @@ def test_module_of_a_user_that_is_missing_is_named(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
     with pytest.raises(ModuleNotFoundError, match="found no module 'no_such_module' — hint: install it there, ship it"):
         pickle.loads(content)
+
+
+def test_task_finds_what_its_session_ships_where_spark_does_not_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = "0f8fad5b-d9cb-469f-a165-70867728950e"
+    for machine in ("driver", "executor"):
+        (tmp_path / machine / session).mkdir(parents=True)
+        with zipfile.ZipFile(tmp_path / machine / session / "shipped.zip", "w") as file:
+            file.writestr("shipped_for_a_session.py", "def same(batches):\n    return batches\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "driver" / session / "shipped.zip")])
+    monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path / "driver" / session))
+    work = importlib.import_module("shipped_for_a_session").same
+    content = pickled(shipping.for_task(work))
+    # The executor's Python, as Spark 4.2 starts it for a streaming sink.
+    monkeypatch.setattr(sys, "path", sys.path[:-1])
+    monkeypatch.delitem(sys.modules, "shipped_for_a_session")
+    monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path / "executor"))
+    assert list(pickle.loads(content)(iter([1, 2]))) == [1, 2]
+    shipped = str(tmp_path / "executor" / session / "shipped.zip")
+    assert sys.modules["shipped_for_a_session"].__file__ == f"{shipped}/shipped_for_a_session.py"
+    pickle.loads(content)
+    assert sys.path.count(shipped) == 1
+
+
+@pytest.mark.parametrize("folder", ["userFiles-0f8fad5b-d9cb-469f-a165-70867728950e", None])
+def test_files_of_all_sessions_are_left_to_spark(
+    folder: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = None if folder is None else str(tmp_path / folder)
+    monkeypatch.setattr(SparkFiles, "_root_directory", root)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / str(folder))])
+    assert shipping._session_files() == ()
 
 
 def test_what_comes_out_is_what_went_in() -> None:
