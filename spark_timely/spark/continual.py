@@ -622,11 +622,11 @@ class ContinualTask(Dataflow):
         bodies = self._bodies(spark)
         if isinstance(bodies, ArrowBodies):
             return bodies.columns(_empty_plan(self, None)) if wanted is None else wanted
-        if wanted is not None:
-            self._check_columns(self._unchecked, wanted)
         try:
             with StepViews(spark) as views:
                 found = bodies.columns(_empty_plan(self, None), views) if wanted is None else wanted
+                # Before Spark, which takes a name that is no column for a variable of this session.
+                self._check_output_names(found)
                 plan = _empty_plan(self, found)
                 bodies.check(plan, views)
                 if self._many is not None:
@@ -640,11 +640,14 @@ class ContinualTask(Dataflow):
             line = str(error).strip().partition("\n")[0]
             msg = f"could not start task {self.name!r}: found a body that Spark refuses: {line}"
             raise InvalidUsageError(msg, hint="correct the body, or the columns of its logs") from error
-        self._check_columns(self._unchecked, found)
+        return found
+
+    def _check_output_names(self, output: pa.Schema) -> None:
+        """Refuse names that are no columns, where statements read the output and where something is expected of it."""
+        self._check_columns(self._unchecked, output)
         for each in self.plan.expectations:  # one turn per expectation
             attempt = f"begin task {self.name!r} with expectation {each.name!r}"
-            check_names(judged(each.condition), {JUDGED: found.names}, attempt=attempt, text=each.condition)
-        return found
+            check_names(judged(each.condition), {JUDGED: output.names}, attempt=attempt, text=each.condition)
 
     def _bodies(self, spark: SparkSession) -> SparkBodies | ArrowBodies:
         if isinstance(self._body, ArrowBody):

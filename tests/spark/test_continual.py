@@ -398,8 +398,9 @@ def test_tasks_are_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
     refused(InvalidUsageError, "could not", body="SELECT k, n FROM i WHERE n < rand()")
     refused(InvalidUsageError, "could not", body="INSERT INTO i SELECT * FROM i")
     refused(SchemaMismatchError, "found name 'nonesuch', which is no column", body="SELECT nonesuch FROM i")
-    refused(InvalidUsageError, "nonesuch", body="TABLE i; DELETE FROM output WHERE nonesuch = 1")
-    refused(InvalidUsageError, "now", expect={"e": "n > now"})
+    missing = "found name 'nonesuch', which is no column"
+    refused(SchemaMismatchError, missing, body="TABLE i; DELETE FROM output WHERE nonesuch = 1")
+    refused(SchemaMismatchError, "with expectation 'e': found name 'now', which is no column", expect={"e": "n > now"})
     refused(InvalidUsageError, "found a body that Spark refuses: .*concat", body="SELECT concat(k, i.n)[1] FROM i")
     refused(InvalidUsageError, "found a function as body, and version=None", body=lambda *_: None)
     refused(SchemaMismatchError, "found stream log .* for a body that deletes", output=stream.path, body=UPSERT)

@@ -9,11 +9,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely as st
 from spark_timely.continual.body import Statement, check_columns, read_query
@@ -250,3 +251,31 @@ def test_answer_is_the_same_beside_variables_of_the_session(
     dirty.conf.set("spark.sql.functionResolution.sessionOrder", "first")
     with pytest.raises(InvalidUsageError, match="found function 'abs', which is none of Spark's"):
         st.sql(dirty, "SELECT abs(k) FROM t", names={"t": log})
+
+
+def test_task_whose_output_is_not_there_is_refused_alike_in_every_session(
+    spark: SparkSession, dirty: SparkSession, tmp_path: Path
+) -> None:
+    log = st.create_log(tmp_path / "log", pa.schema([("k", pa.int64()), ("n", pa.int64())]), minimum=(0,))
+
+    def refused(session: SparkSession, name: str, *, body: Any = "TABLE i", **given: Any) -> str:
+        task = st.ContinualTask("t", inputs={"i": log}, output=tmp_path / "out", body=body, **given)
+        with pytest.raises(SchemaMismatchError, match=f"found name '{name}', which is no column") as caught:
+            task.start(session, trigger="availableNow")
+        return str(caught.value)
+
+    def function(inputs: dict[str, DataFrame], references: dict[str, DataFrame], time: object) -> DataFrame:
+        del references, time
+        return inputs["i"].drop("_time")
+
+    for name, given in (
+        ("sv", {"body": "TABLE i; DELETE FROM output WHERE n < sv"}),
+        ("b", {"body": "INSERT INTO output (k, s) SELECT k, n FROM i; DELETE FROM output WHERE s < b"}),
+        ("sv", {"body": "SELECT k, n FROM i; INSERT INTO output SELECT k, sv FROM output"}),
+        ("session.sv", {"expect": {"small": "n < session.sv"}}),
+        ("user", {"body": "SELECT k, n AS v FROM i", "expect": {"own": ("v = user", "drop")}}),
+        ("sv", {"body": function, "version": "1", "expect": {"small": "n < sv"}}),
+    ):
+        found = [refused(session, re.escape(name), **given) for session in (spark.newSession(), dirty)]
+        assert found[0] == found[1]
+    assert not (tmp_path / "out").exists()
