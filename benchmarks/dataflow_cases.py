@@ -435,11 +435,11 @@ class DataflowCases:
             for number in range(2 * len(NEWS_AFTER)):
                 if number < len(NEWS_AFTER):
                     time_ = per_step * NEWS_AFTER[number] - 1
-                    st.wait(str(folder / "out"), time=time_, timeout=f"{DEADLINE_S} seconds", poll="10 ms")
+                    st.wait(str(folder / "out"), time=time_, timeout_s=DEADLINE_S, poll_s=0.01)
                 elif number == len(NEWS_AFTER):
-                    st.wait(str(folder / "out"), frontier=[], timeout=f"{4 * DEADLINE_S} seconds")
+                    st.wait(str(folder / "out"), frontier=[], timeout_s=4 * DEADLINE_S)
                 writer.append(pa.table({"_time": [number], "v": [number]}), advance_to=number + 1)
-                st.wait(str(folder / "small"), time=number, timeout=f"{DEADLINE_S} seconds", poll="10 ms")
+                st.wait(str(folder / "small"), time=number, timeout_s=DEADLINE_S, poll_s=0.01)
         finally:
             query.stop()
         asked, answered, steps = (_moments(folder / name) for name in ("in", "small", "out"))

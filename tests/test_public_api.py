@@ -103,6 +103,22 @@ def test_public_name_is_documented_with_an_example(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLIC)
+def test_length_of_time_names_its_unit(name: str) -> None:
+    """A number is in seconds, which its name says; what has no unit in its name is a text or a `timedelta`."""
+    value = public(name)
+    members: list[tuple[str, object]] = [("", value)] if inspect.isroutine(value) else []
+    if inspect.isclass(value):
+        members = [each for each in inspect.getmembers(value, inspect.isroutine) if not each[0].startswith("_")]
+    for label, member in members:
+        if not str(getattr(member, "__module__", "")).startswith("spark_timely"):
+            continue
+        for parameter in inspect.signature(cast("Callable[..., object]", member)).parameters.values():
+            kinds = {kind.strip() for kind in str(parameter.annotation).split("|")}
+            assert "float" not in kinds or parameter.name.endswith("_s"), f"{name}.{label}({parameter})"
+            assert parameter.name not in {"timeout", "poll"}, f"{name}.{label}({parameter})"
+
+
+@pytest.mark.parametrize("name", PUBLIC)
 def test_public_name_is_annotated(name: str) -> None:
     value = public(name)
     members: list[tuple[str, object]] = [(name, value)]

@@ -42,7 +42,7 @@ from spark_timely.errors import (
     WaitTimeoutError,
     shown,
 )
-from spark_timely.log.arguments import check_whole, names_of
+from spark_timely.log.arguments import check_whole, names_of, seconds_of
 from spark_timely.log.log import Log, MemoryLog, keep_log
 from spark_timely.log.machine.since import may_read, needed_by_contents
 from spark_timely.log.store.storage import checked_options
@@ -244,8 +244,11 @@ class Peek:
         TimelyError
             If it failed: see `peek`.
         """
-        if not self._answered.wait(timeout_s):
-            msg = f"could not wait for a peek: found no answer after {timeout_s:g} seconds"
+        attempt = "could not wait for a peek"
+        wait_s = seconds_of(attempt, "timeout_s", timeout_s, optional=True)
+        # The system cannot count an endless time.
+        if not self._answered.wait(None if wait_s > threading.TIMEOUT_MAX else wait_s):
+            msg = f"{attempt}: found no answer after {wait_s:g} seconds"
             raise WaitTimeoutError(msg, hint="wait longer, or cancel it")
         answer = self._answer
         if isinstance(answer, Rows):
@@ -564,10 +567,8 @@ def _check(attempt: str, request: _Request) -> None:
         check_whole(attempt, name, getattr(request, name), least=least, optional=True)
     for name in ("offset", "scan_limit"):
         check_whole(attempt, name, getattr(request, name), least=0)
-    timeout = request.timeout_s
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
-        msg = f"{attempt}: found timeout_s={shown(timeout)}"
-        raise InvalidUsageError(msg, hint="give seconds, 0 to look once, or math.inf to wait for ever")
+    hint = "give seconds, 0 to look once, or math.inf to wait for ever"
+    seconds_of(attempt, "timeout_s", request.timeout_s, hint=hint)
     if request.where is not None and not isinstance(request.where, str):
         msg = f"{attempt}: found where={shown(request.where)}"
         raise InvalidUsageError(msg, hint='give a condition in SQL, such as where="price > 10"')

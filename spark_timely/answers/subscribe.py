@@ -9,13 +9,11 @@ Invariants
 
 from __future__ import annotations
 
-import math
 import os
 import time as clock
 import weakref
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from spark_timely.answers.batches import Batch, Course, Progress, course_of, course_resumed
@@ -30,7 +28,7 @@ from spark_timely.errors import (
     SinceViolationError,
     shown,
 )
-from spark_timely.log.arguments import check_text, check_whole, size_of
+from spark_timely.log.arguments import check_text, check_whole, seconds_of, size_of
 from spark_timely.log.cut import Cut
 from spark_timely.log.log import Log
 from spark_timely.log.machine.since import may_read, needed_by_changes
@@ -169,7 +167,7 @@ class Subscription:
             How long to wait; 0 does not wait. As long as it takes unless given.
         """
         attempt = f"could not read a batch of log {self._follower.log.path!r}"
-        wait_s = math.inf if timeout_s is None else _seconds(attempt, "timeout_s", timeout_s)
+        wait_s = seconds_of(attempt, "timeout_s", timeout_s, optional=True)
         batch = self._rest or self._next(wait_s)
         if batch is not None:
             self._give(batch, None)
@@ -205,7 +203,7 @@ class Subscription:
         """
         attempt = f"could not fetch from log {self._follower.log.path!r}"
         check_whole(attempt, "n", n, least=0, optional=True)
-        left_s = _seconds(attempt, "timeout_s", math.inf if timeout_s is None else timeout_s)
+        left_s = seconds_of(attempt, "timeout_s", timeout_s, optional=True)
         deadline, missing = clock.monotonic() + left_s, n
         found: list[pa.Table] = []
         while missing is None or missing > 0:  # as many turns as batches
@@ -454,7 +452,7 @@ def subscribe(
         raise InvalidUsageError(msg, hint="give one of them: where it begins")
     limit = None if max_bytes is None else size_of(attempt, "max_bytes", max_bytes)
     kept = _expiry(attempt, expiry)
-    poll = None if poll_s is None else _seconds(attempt, "poll_s", poll_s)
+    poll = None if poll_s is None else seconds_of(attempt, "poll_s", poll_s)
     options = None if isinstance(target, Log) else dict(checked_options(storage_options, path) or {})
     follower = follower_of(target if isinstance(target, Log) else path, options)
 
@@ -481,13 +479,6 @@ def _path(target: object) -> str:
         msg = f"could not subscribe: found target={shown(target)}"
         raise InvalidUsageError(msg, hint="give the path of a log, or a log that is open")
     return normal_path(target)
-
-
-def _seconds(attempt: str, name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not float(value) >= 0:
-        msg = f"{attempt}: found {name}={shown(value)}"
-        raise InvalidUsageError(msg, hint="give seconds, 0 or more")
-    return float(value)
 
 
 def _expiry(attempt: str, value: str | dt.timedelta) -> str:

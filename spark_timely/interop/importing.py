@@ -64,6 +64,7 @@ from spark_timely.interop.stamps import (
     stamp_type,
 )
 from spark_timely.log import Log
+from spark_timely.log.arguments import seconds_of
 from spark_timely.log.commit import discard_refused
 from spark_timely.log.files.format import canonical_type, check_stream_name, conform
 from spark_timely.log.files.parquet import letter_table, message_table, write_data_files
@@ -383,7 +384,9 @@ class StreamImport:
         self.name = name
         self._unstamped: Unstamped = _one_of("unstamped", unstamped, get_args(Unstamped))
         self._commit_bytes = commit_bytes
-        self._max_delay_s = max_delay_s
+        self._max_delay_s = seconds_of(
+            f"could not import into stream {stream!r}", "max_delay_s", max_delay_s, optional=True
+        )
         self._report = report
         self._clock = clock
         self._log: Log | None = None
@@ -649,7 +652,7 @@ class StreamImport:
                 pending.append((chunk, place_records(chunk, rules, self.stream, place_of=self._place_of)))
                 n_bytes += int(chunk.positions[-1] - chunk.positions[0])
                 n_rows += chunk.n_records
-                late = self._max_delay_s is not None and self._clock() - since >= self._max_delay_s
+                late = self._clock() - since >= self._max_delay_s
                 # Dead letters that follow the close go into its commit: nothing can be appended behind that.
                 waits = self._unstamped == "dead-letter" and self._counts.frontier.is_empty
                 if (n_bytes >= self._commit_bytes or n_rows >= COMMIT_ROWS or late) and not waits:

@@ -5,13 +5,18 @@ Each function takes what is attempted (``could not …``) and the name of the ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from spark_timely.conf.kinds import parse_bytes
 from spark_timely.errors import InvalidUsageError, in_utf8, shown
+
+# The end of the year 9999, the last one that Python, Spark and Delta can show, in seconds since 1970.
+_CLOCK_END_S: Final = 253_402_300_800
 
 
 def check_text(attempt: str, name: str, value: object, /, *, optional: bool = False) -> None:
@@ -44,6 +49,50 @@ def check_whole(attempt: str, name: str, value: object, /, *, least: int, option
         return
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise _refusal(attempt, name, value, f"give a whole number of {least} or more")
+
+
+def seconds_of(
+    attempt: str, name: str, value: object, /, *, least: float = 0.0, optional: bool = False, hint: str | None = None
+) -> float:
+    """Return a length of time that is given in seconds; infinity for None, where that may be given.
+
+    Raises
+    ------
+    InvalidUsageError
+        If it is no number, or less than `least`.
+
+    Examples
+    --------
+    >>> seconds_of("could not wait", "timeout_s", 2), seconds_of("could not wait", "timeout_s", None, optional=True)
+    (2.0, inf)
+    """
+    if optional and value is None:
+        return math.inf
+    found = _number_of(value)
+    if found is None or not found >= least:
+        raise _refusal(attempt, name, value, hint or f"give a number of seconds, {least:g} or more")
+    return found
+
+
+def clock_us(attempt: str, clock: Callable[[], float], /) -> int:
+    """Return what a wall clock shows, in microseconds since 1970.
+
+    Raises
+    ------
+    InvalidUsageError
+        If it shows no moment from 1970 to the year 9999.
+
+    Examples
+    --------
+    >>> clock_us("could not tell the time", lambda: 2.5)
+    2500000
+    """
+    shows = clock()
+    seconds = _number_of(shows)
+    if seconds is None or not 0 <= seconds < _CLOCK_END_S:
+        hint = "give a clock that returns seconds since 1970, as time.time does"
+        raise _refusal(attempt, "clock()", shows, hint)
+    return int(seconds * 1_000_000)
 
 
 def check_schema(attempt: str, name: str, value: object, /) -> None:
@@ -98,6 +147,16 @@ def size_of(attempt: str, name: str, value: object, /) -> int:
     if size < 1:
         raise _refusal(attempt, name, value, f"give {name} of at least 1 byte")
     return size
+
+
+def _number_of(value: object) -> float | None:
+    """Return a real number as a float: infinity where it is beyond those; None for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _refusal(attempt: str, name: str, value: object, hint: str) -> InvalidUsageError:

@@ -12,7 +12,6 @@ Invariants
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
@@ -37,7 +36,7 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.admission import policy_of
-from spark_timely.log.arguments import check_schema, check_text, check_whole, names_of, size_of
+from spark_timely.log.arguments import check_schema, check_text, check_whole, clock_us, names_of, size_of
 from spark_timely.log.background import run_aside
 from spark_timely.log.commit import add_columns, append, discard, drop_unclaimed, open_stream
 from spark_timely.log.compaction import CompactionReport, compact, merge_progress_files, merge_small_files
@@ -480,11 +479,7 @@ class Log:
         self.store.check_writable()
 
     def _now(self) -> int:
-        seconds = self._clock()
-        if not isinstance(seconds, int | float) or not math.isfinite(seconds):
-            msg = f"could not tell the time of log {self.path!r}: found clock()={shown(seconds)}"
-            raise InvalidUsageError(msg, hint="give a clock that returns seconds since 1970, as time.time does")
-        return int(seconds * 1_000_000)
+        return clock_us(f"could not tell the time of log {self.path!r}", self._clock)
 
     def now_us(self) -> int:
         """Return the wall clock that this handle uses, in microseconds since the epoch, UTC."""
@@ -1754,7 +1749,7 @@ def _first_file(storage: Storage, form: LogFormat, streams: int, clock: Callable
         OPEN_STREAM,
         StreamCounts.initial(form.domain.minimum, streams),
         owner=None,
-        at=int(clock() * 1_000_000),
+        at=clock_us(f"could not create log {storage.uri!r}", clock),
         reason="created",
         note=Note(),
     )

@@ -7,15 +7,15 @@ and then is `wait_until`; what is asked more often than it wants to look has a `
 from __future__ import annotations
 
 import math
+import threading
 import time as clock
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
+from spark_timely.log.arguments import seconds_of
 from spark_timely.log.cut import Cut, open_cut
-from spark_timely.time.text import Duration, parse_duration
 
 if TYPE_CHECKING:
-    import datetime as dt
     import os
     from collections.abc import Callable, Mapping, Sequence
 
@@ -110,7 +110,7 @@ def wait_until(
             return True
         if left <= 0:
             return False
-        pause(min(poll_s, left))
+        pause(min(poll_s, left, threading.TIMEOUT_MAX))  # the system cannot count an endless time
 
 
 class Throttle:
@@ -232,8 +232,8 @@ def wait(
     *,
     time: TimeLike | None = None,
     frontier: FrontierLike | None = None,
-    timeout: str | dt.timedelta | Literal[0] | None = "1 minute",
-    poll: str | dt.timedelta = "1 second",
+    timeout_s: float | None = 60.0,
+    poll_s: float = 1.0,
     storage_options: Mapping[str, str] | None = None,
 ) -> Antichain:
     """Wait until a time of a log is complete, a frontier is reached, or the logs of a cut have come so far.
@@ -247,10 +247,10 @@ def wait(
         Wait until all times not beyond it are complete: a completion token, such as the frontier of another
         log, or an end offset of a query's ``lastProgress``. ``[]`` waits for the end of the log.
         Of a log one of the two is given, of a cut neither.
-    timeout : str or timedelta, optional
-        How long to wait: ``"2 hours"``. A number needs its unit; 0 looks once, None waits for ever.
-    poll : str or timedelta
-        How long to pause between two looks.
+    timeout_s : float, optional
+        How many seconds to wait: 0 looks once, None waits for ever.
+    poll_s : float
+        How many seconds to pause between two looks, a thousandth at least.
     storage_options : mapping of str to str, optional
         Credentials and settings for cloud URLs.
 
@@ -281,7 +281,7 @@ def wait(
     >>> _ = log.writer(owner="me").advance(5)
     >>> wait(log, time=4)
     Antichain.of(5)
-    >>> wait(log, time=5, timeout=0)
+    >>> wait(log, time=5, timeout_s=0)
     Traceback (most recent call last):
     ...
     spark_timely.errors.WaitTimeoutError: [TIMELY_WAIT_TIMEOUT] could not wait for log ...: found frontier=[5] \
@@ -289,8 +289,9 @@ after 0 seconds — hint: ...
     """
     from spark_timely.log.log import Log, open_log
 
-    limit = None if timeout is None else _duration("timeout", timeout)
-    pause = _duration("poll", poll)
+    attempt = "could not wait for a log"
+    limit_s = seconds_of(attempt, "timeout_s", timeout_s, optional=True)
+    pause_s = seconds_of(attempt, "poll_s", poll_s, least=_LEAST_POLL_S)
     if isinstance(target, Cut):
         if time is not None or frontier is not None:
             msg = f"could not wait for a cut: found time={shown(time)}, frontier={shown(frontier)}"
@@ -306,30 +307,16 @@ after 0 seconds — hint: ...
             else f"frontier={log.domain.render_frontier(log.domain.parse_frontier(frontier))}"
         )
         what = f"log {log.path!r} to pass {wanted}"
-    timeout_s = math.inf if limit is None else limit.seconds
-    done = wait_for(logs, reached, timeout_s=timeout_s, poll_s=pause.seconds)
+    done = wait_for(logs, reached, timeout_s=limit_s, poll_s=pause_s)
     found = logs[0].frontier()
     for other in logs[1:]:  # as many turns as logs
         found = found.meet(other.frontier())
     if done:
         return found
     shown_frontier = logs[0].domain.render_frontier(found)
-    waited = "" if limit is None else f" after {limit.text}"
-    msg = f"could not wait for {what}: found frontier={shown_frontier}{waited}"
+    msg = f"could not wait for {what}: found frontier={shown_frontier} after {limit_s:g} seconds"
     raise WaitTimeoutError(
         msg,
         hint="give a longer timeout, or see which stream holds the frontier back (spark-timely stats)",
         frontier=shown_frontier,
     )
-
-
-def _duration(name: str, value: object) -> Duration:
-    try:
-        found = parse_duration(value)
-    except ValueError as error:
-        msg = f"could not wait for a log: found {name}={shown(value)}"
-        raise InvalidUsageError(msg, hint=str(error)) from error
-    if name == "poll" and found.seconds < _LEAST_POLL_S:
-        msg = f"could not wait for a log: found {name}={shown(value)}"
-        raise InvalidUsageError(msg, hint="pause 1 ms or more between two looks")
-    return found

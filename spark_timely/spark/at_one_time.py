@@ -50,6 +50,7 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log import Log
+from spark_timely.log.arguments import seconds_of
 from spark_timely.log.machine.since import needed_by_contents
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.keys import own_options
@@ -260,9 +261,7 @@ def at_one_time(
     InvalidUsageError, SinceViolationError, NotBeyondError
         As of `sql`.
     """
-    if not isinstance(timeout_s, (int, float)) or not timeout_s >= 0:
-        msg = f"could not {attempt}: found timeout_s={shown(timeout_s)}"
-        raise InvalidUsageError(msg, hint="give how many seconds to wait, 0 or more")
+    seconds_of(f"could not {attempt}", "timeout_s", timeout_s)
     domain = domain_of(opened)
     first = choose_time(domain, [input_of(*each) for each in opened], as_of=as_of, at_least=at_least)
     check_complete(attempt, first)

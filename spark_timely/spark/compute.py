@@ -20,6 +20,7 @@ from spark_timely.compute.drive.place import Place
 from spark_timely.compute.drive.working import Working
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.errors import InvalidUsageError, TimelyError, shown
+from spark_timely.log.arguments import seconds_of
 from spark_timely.log.log import Log, open_log
 from spark_timely.log.store.storage import normal_path
 from spark_timely.masking import masked_logger
@@ -233,13 +234,11 @@ class ComputeInstance(Handle):
         InvalidUsageError
             If the time is no number of seconds, or it is called in `on_response`.
         """
-        if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or not timeout_s >= 0:
-            msg = f"could not close the instance in {self.place.directory!r}: found timeout_s={shown(timeout_s)}"
-            raise InvalidUsageError(msg, hint="give a number of seconds, 0 or more")
+        wait_s = seconds_of(f"could not close the instance in {self.place.directory!r}", "timeout_s", timeout_s)
         closed = threading.Event()
 
         def interrupt() -> None:
-            if closed.wait(None if math.isinf(timeout_s) else timeout_s):
+            if closed.wait(None if wait_s > threading.TIMEOUT_MAX else wait_s):
                 return
             left = self._jobs.interrupt()
             if left:

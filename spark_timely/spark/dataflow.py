@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from spark_timely.dataflow.views import leaves_of, packed, unpacked
 from spark_timely.datasource.clock import Alarm
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.errors import InvalidUsageError, StorageError, WaitTimeoutError, shown
+from spark_timely.log.arguments import seconds_of
 from spark_timely.log.log import open_log
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import checked_options, normal_path
@@ -704,6 +706,7 @@ class DataflowQuery:
         """
         domain = next(iter(self._logs)).view.domain
         wanted = domain.parse_time(time)
+        wait_s = seconds_of(f"could not wait for time={shown(domain.render_time(wanted))}", "timeout_s", timeout_s)
         asks, active = Throttle(_LOOK_S), True
         found, failures = domain.minimum_frontier, list[OutputFailure]()
 
@@ -720,7 +723,7 @@ class DataflowQuery:
             _raise([failure for failure in failures if not passes(failure.kind)])
             return not active
 
-        wait_until(look, timeout_s=float(timeout_s), poll_s=_POLL_S)
+        wait_until(look, timeout_s=wait_s, poll_s=_POLL_S)
         if not found.less_equal(wanted):
             return found
         self._raise_exception()
@@ -756,12 +759,13 @@ class DataflowQuery:
         """
         from pyspark.errors import StreamingQueryException
 
+        wait_s = seconds_of(f"could not wait for query {self.query.id}", "timeout_s", timeout_s, optional=True)
         try:
-            if timeout_s is None:
+            if wait_s > threading.TIMEOUT_MAX:
                 self.query.awaitTermination()
                 ended = True
             else:
-                ended = bool(self.query.awaitTermination(max(1, math.ceil(timeout_s))))
+                ended = bool(self.query.awaitTermination(max(1, math.ceil(wait_s))))
         except StreamingQueryException as error:
             raise query_error(error) from None
         if ended:

@@ -45,6 +45,7 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log import Log
+from spark_timely.log.arguments import seconds_of
 from spark_timely.log.cut import Cut
 from spark_timely.log.cut import cut as cut_of
 from spark_timely.log.log import open_log
@@ -358,12 +359,14 @@ class Mirror:
         timeout_s : float, optional
             How long to follow; for ever unless given.
         """
-        until = None if timeout_s is None else clock.monotonic() + timeout_s
+        attempt = f"could not {self._attempt}"
+        until = clock.monotonic() + seconds_of(attempt, "timeout_s", timeout_s, optional=True)
+        seconds_of(attempt, "poll_s", poll_s)
         while True:  # as many turns as uppers
             done = self.step()
             if done.how != "nothing":
                 yield done
-            left = float("inf") if until is None else until - clock.monotonic()
+            left = until - clock.monotonic()
             if not done.upper or not wait_until(self._passed(done.upper), timeout_s=left, poll_s=poll_s):
                 return
 

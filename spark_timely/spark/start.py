@@ -18,6 +18,7 @@ Invariants
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -28,6 +29,7 @@ import numpy as np
 from spark_timely.conf.given import DurationLike, SinkGiven
 from spark_timely.conf.options import SinkOptions
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, TimelyError, shown
+from spark_timely.log.arguments import seconds_of
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.machine.state import CommitRequest
 from spark_timely.log.store.keys import own_options
@@ -224,10 +226,11 @@ class CaptureQuery:
         """
         from pyspark.errors import StreamingQueryException
 
+        wait_s = seconds_of(f"could not wait for query {self.id}", "timeout_s", timeout_s, optional=True)
         try:
-            if timeout_s is None:
+            if wait_s > threading.TIMEOUT_MAX:
                 self.query.awaitTermination()
-            elif not self.query.awaitTermination(max(1, round(timeout_s))):
+            elif not self.query.awaitTermination(max(1, round(wait_s))):
                 return False
         except StreamingQueryException as error:
             raise query_error(error) from None

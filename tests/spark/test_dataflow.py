@@ -456,19 +456,19 @@ def test_query_continues_without_a_failed_or_dropped_dataflow(spark: SparkSessio
             query.await_frontier(4, timeout_s=120)
         assert query.await_frontier(3, timeout_s=120).to_json() == [4], "it failed past this time"
         for name in ("good", "other"):
-            st.wait(str(tmp_path / name), time=4, timeout="2 minutes")
+            st.wait(str(tmp_path / name), time=4, timeout_s=120)
         assert [(each.output, each.operator) for each in query.failures()] == [("capture_3", "map_2")]
         assert "stopped: [TIMELY_OPERATOR] could not run operator 'map_2'" in query.explain()
         flights.write(6)
         for name in ("good", "other"):
-            st.wait(str(tmp_path / name), time=5, timeout="2 minutes")
+            st.wait(str(tmp_path / name), time=5, timeout_s=120)
         query.drop(hosted)
         with pytest.raises(InvalidUsageError, match=r"could not drop 'other': found dataflows \['broken'\]"):
             query.drop("other")
         with pytest.raises(InvalidUsageError, match="found nothing else in the query"):
             query.drop("broken")
         flights.write(8)
-        st.wait(str(tmp_path / "good"), time=7, timeout="2 minutes")
+        st.wait(str(tmp_path / "good"), time=7, timeout_s=120)
         assert query.is_active
     finally:
         query.stop()
@@ -494,7 +494,7 @@ def test_job_that_failed_is_run_again_although_no_input_moves(spark: SparkSessio
     flow.replay(flights.log).capture(str(tmp_path / "good"))
     query = flow.start(spark, trigger={"processingTime": "0 seconds"})
     try:
-        st.wait(str(tmp_path / "good"), time=3, timeout="2 minutes")
+        st.wait(str(tmp_path / "good"), time=3, timeout_s=120)
         wait_until(lambda: bool(query.failures()), deadline_s=120, what="the failure", report=query.explain)
         with pytest.raises(WaitTimeoutError, match=r"found outputs at frontier=\[0\]") as caught:
             query.await_frontier(3, timeout_s=0.1)
@@ -519,7 +519,7 @@ def test_query_of_small_steps_stops_before_its_backlog_is_done(spark: SparkSessi
     flow.replay(log).filter("n >= 0").capture(str(tmp_path / "out"))
     query = flow.start(spark, trigger=NOW, max_times_per_step=1, workers=1)
     try:
-        st.wait(str(tmp_path / "out"), time=3, timeout="2 minutes")
+        st.wait(str(tmp_path / "out"), time=3, timeout_s=120)
     finally:
         query.stop()
     assert query.await_termination(60)
@@ -540,13 +540,13 @@ def test_news_is_answered_during_a_long_backlog(spark: SparkSession, tmp_path: P
         spark, trigger={"processingTime": "0 seconds"}, max_times_per_step=1, workers=1, beside=flows[1:]
     )
     try:
-        st.wait(str(tmp_path / "large"), time=33, timeout="4 minutes")  # more than a micro-batch, and no log moved
+        st.wait(str(tmp_path / "large"), time=33, timeout_s=240)  # more than a micro-batch, and no log moved
         large.append(pa.table({"_time": range(34, 234), "n": range(34, 234)}), advance_to=234)
         for time in range(3):
-            st.wait(str(tmp_path / "large"), time=35 + 50 * time, timeout="2 minutes", poll="20 ms")
+            st.wait(str(tmp_path / "large"), time=35 + 50 * time, timeout_s=120, poll_s=0.02)
             small.append(pa.table({"_time": [time], "n": [time]}), advance_to=time + 1)
-            st.wait(str(tmp_path / "small"), time=time, timeout="2 minutes", poll="20 ms")
-        st.wait(str(tmp_path / "large"), time=233, timeout="4 minutes")
+            st.wait(str(tmp_path / "small"), time=time, timeout_s=120, poll_s=0.02)
+        st.wait(str(tmp_path / "large"), time=233, timeout_s=240)
         assert query.is_active
     finally:
         query.stop()

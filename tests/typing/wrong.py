@@ -114,8 +114,8 @@ def appends(path: str, rows: pa.Table) -> None:
 def completeness(path: str) -> None:
     st.wait(path, time=0.5)  # type: ignore[arg-type]
     st.wait(path, frontier=0.5)  # type: ignore[arg-type]
-    st.wait(path, time=3, timeout=60)  # type: ignore[arg-type]
-    st.wait(path, time=3, poll=1)  # type: ignore[arg-type]
+    st.wait(path, time=3, timeout_s="1 minute")  # type: ignore[arg-type]
+    st.wait(path, time=3, poll_s="1 s")  # type: ignore[arg-type]
     st.cut(None)  # type: ignore[arg-type]
     st.cut([5])  # type: ignore[list-item]
     st.cut([path], frontier=0.5)  # type: ignore[arg-type]

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from spark_timely.compute.response import SubscribeBatch
-from spark_timely.errors import InvalidUsageError, OperatorError, TimelyError, shown
+from spark_timely.errors import OperatorError, TimelyError
+from spark_timely.log.arguments import seconds_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -114,18 +115,14 @@ class Batches:
             `OperatorError` if it is none of this package, or the batch was too large. If the instance has ended with
             an error, that one.
         """
-        if timeout_s is not None and (
-            isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s >= 0
-        ):
-            msg = f"could not wait for a batch of {self.id!r}: found timeout_s={shown(timeout_s)}"
-            raise InvalidUsageError(msg, hint="give a number of seconds, 0 or more")
+        wait_s = seconds_of(f"could not wait for a batch of {self.id!r}", "timeout_s", timeout_s, optional=True)
         if self._ended:
             return None
-        if timeout_s != 0:
+        if wait_s:
             self._on_wait()
         try:
             # A queue takes no endless time as a number, nor one that the system cannot count.
-            found = self._queue.get(timeout=None if timeout_s is None or timeout_s > _LONGEST_S else timeout_s)
+            found = self._queue.get(timeout=None if wait_s > _LONGEST_S else wait_s)
         except queue.Empty:
             return None
         if found is END:

@@ -58,7 +58,7 @@ from spark_timely.errors import (
     WaitTimeoutError,
     shown,
 )
-from spark_timely.log.arguments import names_of
+from spark_timely.log.arguments import names_of, seconds_of
 from spark_timely.log.log import Log
 from spark_timely.log.store.storage import normal_path
 from spark_timely.masking import masked_logger
@@ -650,7 +650,9 @@ class Handle:
             msg = f"could not copy: found folder {shown(folder)}"
             raise InvalidUsageError(msg, hint="name a folder that is empty, or not there yet")
         folder = str(folder)
-        _check_query(f"could not copy to {folder!r}", query)
+        attempt = f"could not copy to {folder!r}"
+        wait_s = seconds_of(attempt, "timeout_s", timeout_s, optional=True)
+        _check_query(attempt, query)
         name = f"copy-{uuid.uuid4().hex[:12]}"
         details: dict[str, object] = {"to": folder, "format": format}
         plan = self._descriptions.whole(query)
@@ -661,8 +663,8 @@ class Handle:
             self._copied[name] = None
         try:
             self.dataflow(name, plan, [export], imports=imports, as_of=as_of, interactive=True, functions=functions)
-            if not self._wait(lambda: self._copied[name] is not None, timeout_s):
-                msg = f"could not wait for a copy to {folder!r}: found no answer after {timeout_s:g} seconds"
+            if not self._wait(lambda: self._copied[name] is not None, wait_s):
+                msg = f"could not wait for a copy to {folder!r}: found no answer after {wait_s:g} seconds"
                 raise WaitTimeoutError(msg, hint="wait longer")
             answer = self._copied[name]
         except WaitTimeoutError:
@@ -765,6 +767,7 @@ class Handle:
             If it was canceled; if there is no answer in time, and it is canceled then.
         """
         target, path = self._target_of(target)
+        seconds_of(f"could not peek {target!r}", "timeout_s", timeout_s)
         plan = _asked_of(target, asked)
         if keys is not None:
             plan["keys"] = text_of_keys(self._keys_of(target, path, keys))
@@ -852,6 +855,7 @@ class Handle:
 
     def settle(self, *, timeout_s: float = 30.0) -> None:
         """Wait until what is there at the start was looked at."""
+        seconds_of(f"could not wait for the instance in {self.place.directory!r}", "timeout_s", timeout_s)
         self._wait(lambda: self._turns >= _SETTLED, timeout_s)
 
     def show(self, relation: str, /) -> pa.Table:
@@ -870,9 +874,11 @@ class Handle:
         WaitTimeoutError
             If it is not in time; the error names what the collection waits for.
         """
+        attempt = f"could not wait for {id_!r}"
+        seconds_of(attempt, "timeout_s", timeout_s)
         wanted = self._driver.facts.domain_of(id_).parse_time(time)
         if not self._wait(lambda: not self.frontier(id_).less_equal(wanted), timeout_s):
-            msg = f"could not wait for {id_!r}: found it at {self.frontier(id_)!r} after {timeout_s:g} seconds"
+            msg = f"{attempt}: found it at {self.frontier(id_)!r} after {timeout_s:g} seconds"
             raise WaitTimeoutError(msg, hint=self.why(id_))
         return self.frontier(id_)
 

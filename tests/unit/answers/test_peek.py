@@ -113,6 +113,8 @@ def test_time_that_is_not_complete_is_waited_for(log: Log) -> None:
     begun = start_peek(log, at=3)
     with pytest.raises(WaitTimeoutError, match="found no answer after 0 seconds"):
         begun.result(0)
+    with pytest.raises(InvalidUsageError, match="could not wait for a peek: found timeout_s=nan"):
+        begun.result(math.nan)
     assert (begun.answer, begun.explanation) == (None, None)
     append(log.another(), [(3, 1, 9, "z")], 4)  # type: ignore[attr-defined]
     assert begun.result(60)["k"].to_pylist().count(9) == 1

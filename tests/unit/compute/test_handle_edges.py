@@ -219,6 +219,16 @@ def test_time_that_is_none_is_refused(tmp_path: Path, log: Log, timeout_s: Any) 
     with handle(tmp_path / "instance") as instance, instance.subscribe(ALL, imports={"orders": log.path}) as batches:
         with pytest.raises(InvalidUsageError, match="found timeout_s="):
             batches.next_batch(timeout_s=timeout_s)
+        waits: list[Callable[[Any], object]] = [
+            lambda limit: instance.peek(log.path, timeout_s=limit),
+            lambda limit: instance.copy_to(ALL, tmp_path / "copy", imports={"orders": log.path}, timeout_s=limit),
+            lambda limit: instance.await_frontier(batches.id, 3, timeout_s=limit),
+            lambda limit: instance.settle(timeout_s=limit),
+        ]
+        for wait in waits:
+            with pytest.raises(InvalidUsageError, match=r"could not .*: found timeout_s=.* — hint: give a number of"):
+                wait(timeout_s)
+        assert n_dataflows(instance) == 1
         assert batches.next_batch(timeout_s=30) is not None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import spark_timely
 from spark_timely.errors import InvalidOptionError, InvalidShapeError, InvalidUsageError, TimelyError
 from spark_timely.log import MemoryLog
+from spark_timely.log.arguments import seconds_of
 from spark_timely.log.log import Log
 
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -95,7 +97,10 @@ WRONG: dict[str, tuple[Call, str, type[TimelyError]]] = {
         "a cut of numbers": (lambda _: spark_timely.cut([5]), "found path=5 — hint: give the path"),
         "a cut at bytes": (lambda log: spark_timely.cut([log], frontier=b""), "found b'' — hint: give a whole number"),
         "a wait for nothing": (lambda _: spark_timely.wait(None, time=3), "found path=None — hint: give the path"),
-        "a wait for bytes": (lambda log: spark_timely.wait(log, time=b"", timeout=0), "found b'' — hint: give a whole"),
+        "a wait for bytes": (
+            lambda log: spark_timely.wait(log, time=b"", timeout_s=0),
+            "found b'' — hint: give a whole",
+        ),
     }.items()
 } | {
     "times that are words": (
@@ -124,6 +129,36 @@ def test_argument_of_another_type_is_refused_by_its_name(what: str) -> None:
     assert (log.version, log.progress().to_pylist()) == before
 
 
+@pytest.mark.parametrize(
+    "shows", [math.nan, math.inf, -1.0, 1e300, -(10**400), 10**400, "now"], ids=lambda s: str(s)[:9]
+)
+def test_clock_that_went_wrong_is_refused_in_a_log_that_is_there(shows: Any) -> None:
+    now: list[Any] = [1.0]
+    log = MemoryLog.create(SCHEMA, minimum=(0,), clock=lambda: now[0])
+    log.writer(owner="me").advance(3)
+    now[0], before = shows, (log.version, log.progress().to_pylist())
+    with pytest.raises(
+        InvalidUsageError, match=r"found clock\(\)=.*hint: give a clock that returns seconds since 1970"
+    ):
+        log.writer(owner="me").advance(4)
+    assert (log.version, log.progress().to_pylist()) == before
+
+
+@pytest.mark.parametrize(
+    "given", [math.nan, -1, -math.inf, -(10**400), "1 minute", None, True, dt.timedelta(1)], ids=str
+)
+def test_length_of_time_that_is_no_number_of_seconds_is_refused(given: Any) -> None:
+    with pytest.raises(
+        InvalidUsageError, match=r"could not wait: found timeout_s=.*hint: give a number of seconds, 0 or"
+    ):
+        seconds_of("could not wait", "timeout_s", given)
+
+
+@pytest.mark.parametrize("given", [0, 2.5, math.inf, np.int32(3), np.float32(0.5), 10**400], ids=lambda s: str(s)[:9])
+def test_length_of_time_is_a_number_of_seconds(given: Any) -> None:
+    assert seconds_of("could not wait", "timeout_s", given) == (math.inf if str(given)[9:] else given)
+
+
 OPENING: dict[str, tuple[dict[str, Any], str]] = {
     "a text for the schema": ({"schema": "x"}, "found schema='x' — hint: give a pyarrow.Schema as schema"),
     "a dict for the schema": ({"schema": {"v": "long"}}, "found schema={'v': 'long'} — hint: give a pyarrow.Schema"),
@@ -142,6 +177,13 @@ OPENING: dict[str, tuple[dict[str, Any], str]] = {
     "a fraction for the minimum": ({"minimum": 0.5}, "found minimum=0.5 — hint: give a whole number"),
     "true for the streams": ({"streams": True}, "found streams=True — hint: give a number of streams"),
     "a clock that is none": ({"clock": 5}, "found clock=5 — hint: give a function that returns seconds"),
+    **{
+        f"a clock at {seconds}": (
+            {"clock": lambda seconds=seconds: seconds},
+            f"found clock()={seconds} — hint: give a clock",
+        )
+        for seconds in (float("nan"), float("inf"), -float("inf"), -1.0, 1e300, 253_402_300_800, None, True)
+    },
     "merges of none": ({"merge_every": 0}, "found merge_every=0 — hint: give a whole number of 1 or more"),
     "merges of a word": ({"merge_every": "x"}, "found merge_every='x' — hint: give a whole number of 1 or more"),
 }
@@ -164,7 +206,7 @@ def test_storage_options_of_another_type_are_refused(tmp_path: Path, options: An
         lambda: spark_timely.create_log(tmp_path / "new", SCHEMA, storage_options=options),
         lambda: spark_timely.open_log(tmp_path / "log", storage_options=options),
         lambda: spark_timely.cut([tmp_path / "log"], storage_options=options),
-        lambda: spark_timely.wait(tmp_path / "log", time=3, timeout=0, storage_options=options),
+        lambda: spark_timely.wait(tmp_path / "log", time=3, timeout_s=0, storage_options=options),
     ):
         with pytest.raises(InvalidOptionError, match=r"could not use (a )?storage option.* — hint: give"):
             call()

@@ -110,7 +110,7 @@ def test_log_that_was_made_anew_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogMissingError, match="found nothing there"):
         open_cut(cut)
     other = make(tmp_path / "a", 8)
-    for use in (lambda: read(other, cut), lambda: open_cut(cut), lambda: spark_timely.wait(cut, timeout=0)):
+    for use in (lambda: read(other, cut), lambda: open_cut(cut), lambda: spark_timely.wait(cut, timeout_s=0)):
         with pytest.raises(DataLossError, match=f"found id={other.log_id!r}, the cut has id={log.log_id!r}"):
             use()
 
@@ -138,7 +138,7 @@ def test_log_that_was_put_back_is_refused_though_it_has_grown(
     if compacted:
         spark_timely.open_log(log.path).compact()
     found = f"another commit 2 of stream 'main' in log '{log.path}' than" if uppers else "without commit 2 of stream"
-    for use in (lambda: read(log, cut), lambda: open_cut(cut), lambda: spark_timely.wait(cut, timeout=0)):
+    for use in (lambda: read(log, cut), lambda: open_cut(cut), lambda: spark_timely.wait(cut, timeout_s=0)):
         with pytest.raises(DataLossError, match=found) as told:
             use()
         assert "hint: put back the log that the cut was made of, which was restored to an earlier" in str(told.value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -179,7 +181,7 @@ def test_wait_returns_the_frontier_or_says_how_far_it_was(tmp_path: Path) -> Non
     log.writer(owner="o").advance(3)
     assert spark_timely.wait(tmp_path / "a", time=2) == Antichain.of(3)
     with pytest.raises(WaitTimeoutError, match=r"to pass time=3: found frontier=\[3\] after 0 seconds") as told:
-        spark_timely.wait(log, time=3, timeout=0)
+        spark_timely.wait(log, time=3, timeout_s=0)
     assert isinstance(told.value, TimeoutError)
     assert told.value.frontier == "[3]"
     # A handle sees what others did since.
@@ -190,7 +192,16 @@ def test_wait_returns_the_frontier_or_says_how_far_it_was(tmp_path: Path) -> Non
 def test_without_a_timeout_what_is_reached_is_returned(tmp_path: Path) -> None:
     log = spark_timely.create_log(tmp_path / "log", pa.schema([("v", pa.int64())]), minimum=(0,))
     log.writer(owner="me").advance(5)
-    assert spark_timely.wait(log, time=4, timeout=None) == Antichain.of(5)
+    assert spark_timely.wait(log, time=4, timeout_s=None) == Antichain.of(5)
+
+
+def test_endless_pause_is_one_that_the_system_can_count() -> None:
+    def pause(seconds: float) -> None:
+        assert seconds <= threading.TIMEOUT_MAX
+        found.append(True)
+
+    found: list[bool] = []
+    assert wait_until(lambda _: bool(found), timeout_s=math.inf, poll_s=math.inf, pause=pause)
 
 
 def test_wait_for_a_cut_waits_for_all_its_logs(tmp_path: Path) -> None:
@@ -200,15 +211,16 @@ def test_wait_for_a_cut_waits_for_all_its_logs(tmp_path: Path) -> None:
     cut = spark_timely.cut(logs, frontier=5)
     logs[0].advance("main", 9)
     with pytest.raises(WaitTimeoutError, match=r"2 logs at a cut of frontier=\[5\]: found frontier=\[3\]"):
-        spark_timely.wait(cut, timeout=0)
+        spark_timely.wait(cut, timeout_s=0)
     logs[1].advance("main", 6)
     assert spark_timely.wait(cut) == Antichain.of(6)
 
 
 @pytest.mark.parametrize(
     "wanted",
-    [{}, {"time": 1, "frontier": 1}, {"time": "x"}, {"frontier": [[1, 2]]}, {"time": 1, "timeout": -1.0},
-     {"time": 1, "timeout": float("nan")}, {"time": 1, "poll": 0.0}, {"time": 1, "timeout": True}],
+    [{}, {"time": 1, "frontier": 1}, {"time": "x"}, {"frontier": [[1, 2]]}, {"time": 1, "timeout_s": -1.0},
+     {"time": 1, "timeout_s": float("nan")}, {"time": 1, "timeout_s": True}, {"time": 1, "timeout_s": "1 minute"},
+     {"time": 1, "poll_s": 0.0}, {"time": 1, "poll_s": None}, {"time": 1, "poll_s": float("nan")}],
 )  # fmt: skip
 def test_what_cannot_be_waited_for_is_refused(tmp_path: Path, wanted: dict[str, Any]) -> None:
     log = spark_timely.create_log(tmp_path / "a", SCHEMA, minimum=(0,))

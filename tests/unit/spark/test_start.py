@@ -62,6 +62,13 @@ def test_stream_of_another_query_is_not_closed(tmp_path: Path) -> None:
     assert driver.log().messages()["_time"].to_pylist() == [9, 10]
 
 
+@pytest.mark.parametrize("timeout_s", [float("nan"), -1, "5"])
+def test_wait_for_the_end_takes_a_number_of_seconds(tmp_path: Path, timeout_s: Any) -> None:
+    query = ended(SinkDriver(tmp_path, **BOUNDED), "query-a", last={})
+    with pytest.raises(errors.InvalidUsageError, match="could not wait for query query-a: found timeout_s="):
+        query.await_termination(timeout_s)
+
+
 def test_own_stream_is_closed_and_its_last_micro_batch_known(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     driver.run([rows([9])])

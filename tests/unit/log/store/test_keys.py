@@ -144,7 +144,7 @@ _SCHEMA = pa.schema([("v", pa.int64())])
         lambda path, **more: spark_timely.open_log(path, **more),
         lambda path, **more: spark_timely.create_log(path, _SCHEMA, **more),
         lambda path, **more: spark_timely.cut([path], **more),
-        lambda path, **more: spark_timely.wait(path, time=1, timeout=0, **more),
+        lambda path, **more: spark_timely.wait(path, time=1, timeout_s=0, **more),
         lambda path, **more: spark_timely.capture(None, 0, path=path, app_id="a", **more),
         lambda path, **more: spark_timely.start(None, path=path, checkpoint="/c", **more),
         lambda path, **more: spark_timely.replay(None, path, **more),
@@ -200,4 +200,4 @@ def test_cut_takes_options_of_all_its_stores(tmp_path: Path) -> None:
     entry = {**cut.to_json()["logs"][0], "path": "gs://bucket/log"}  # type: ignore[index]
     both = Cut.from_json({**cut.to_json(), "logs": [*cut.to_json()["logs"], entry]})  # type: ignore[misc]
     with pytest.raises(InvalidOptionError, match="found no option of that name for Google"):
-        spark_timely.wait(both, timeout=0, storage_options={"aws_regoin": "x"})
+        spark_timely.wait(both, timeout_s=0, storage_options={"aws_regoin": "x"})
