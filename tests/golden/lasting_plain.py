@@ -203,6 +203,38 @@ def proceed_logs(folder: Path) -> None:
     log.compact(logical=True)
 
 
+# Owners whose commits are forgotten ---------------------------------------------------------------------
+
+
+def take_over(log: Log, owner: str, time: int) -> None:
+    """Append as a new owner of the stream, and forget what was before."""
+    log.writer(owner=owner, takeover=True).append(
+        pa.table({"_time": [time], "k": ["x"], "n": [1]}), advance_to=time + 1
+    )
+    log.allow_compaction([time + 1])
+    log.compact(logical=True)
+
+
+def write_owners(folder: Path) -> None:
+    log = create_log(folder / "log", PLAIN, minimum=(0,))
+    for time, owner in enumerate(("first", "second", "third")):
+        take_over(log, owner, time)
+
+
+def read_owners(folder: Path) -> Facts:
+    state = open_log(folder / "log").stream("main")
+    assert state is not None
+    return logs_below(folder) | {"former owners": state.note.former}
+
+
+def proceed_owners(folder: Path) -> None:
+    log = open_log(folder / "log")
+    for owner in ("first", "second"):  # only the note of the newest commit knows of them
+        with pytest.raises(errors.OwnershipError):
+            log.writer(owner=owner, takeover=True)
+    take_over(log, "fourth", 5)
+
+
 # The sink -----------------------------------------------------------------------------------------------
 
 Rows = list[Any]
@@ -659,6 +691,7 @@ def write_ahead_of_reader(folder: Path) -> None:
 
 THINGS = [
     Thing("logs", write_logs, read_logs, proceed_logs),
+    Thing("owners", write_owners, read_owners, proceed_owners),
     Thing("sinks", write_sinks, logs_below, proceed_sinks),
     Thing("dataflow", write_dataflow, read_dataflow, proceed_dataflow),
     Thing("failed", write_failed, read_failed, proceed_failed),
