@@ -484,11 +484,18 @@ MUTANTS = [
 
 # The first story that finds it, where that is far: tried first.
 FAR = {
-    "starts_before_it_releases": 108,
-    "given_up_shares_are_forgotten": 62,
+    "readers_do_not_hold": 279,
+    "given_up_shares_are_forgotten": 247,
+    "one_that_waited_never_counts": 100,
+    "starts_before_it_releases": 63,
     "limit_counts_dataflows": 50,
-    "readers_do_not_hold": 46,
-    "reports_are_not_repeated": 21,
+    "one_that_waits_counts": 28,
+    "peeks_hold_nothing": 23,
+    "without_as_of": 21,
+    "all_dropped_starts": 13,
+    "late_batches_are_lost": 12,
+    "without_indexes": 8,
+    "reports_are_not_repeated": 7,
 }
 
 
