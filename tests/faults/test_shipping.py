@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long, pytest.ma
 
 ROOT = Path(st.__file__).parents[1]
 N_TIMES = 4
-DEADLINE_S = 1500.0  # six ways, and what fails is tried six times
+DEADLINE_S = 1500.0  # seven ways, and what fails is tried six times
 KEYS = "abcd"
 
 
@@ -100,14 +100,16 @@ def wanted() -> dict[str, Counter[Any]]:
         (t, k, (t + n) * (n + 1)) for t in range(N_TIMES) for n, k in enumerate(KEYS) if n <= t
     )
     return {
-        "sink": captured, "capture": captured, "source": rows, "dataflow": rows, "task": joined, "function": joined,
+        "sink": captured, "capture": captured, "source": rows, "replay": rows, "dataflow": rows,
+        "task": joined, "function": joined,
     }  # fmt: skip
 
 
 def found(folder: Path, way: str) -> Counter[Any]:
     """Return what a way gave."""
-    if way == "source":
-        return Counter((row["_time"], row["k"], row["n"]) for row in pq.read_table(folder / way).to_pylist())
+    if way in ("source", "replay"):
+        parts = [pq.read_table(part).to_pylist() for part in (folder / way).glob("*.parquet")]
+        return Counter((row["_time"], row["k"], row["n"]) for part in parts for row in part)
     rows = st.open_log(folder / way).messages().to_pylist()
     if way in ("sink", "capture"):
         return Counter((row["t"], row["n"]) for row in rows)
@@ -142,9 +144,11 @@ def test_files_of_python_reach_workers(tmp_path: Path) -> None:
     check(tmp_path, told)
 
 
-@pytest.mark.connect
-def test_artifacts_reach_workers_through_connect(tmp_path: Path) -> None:
-    told = run(tmp_path, connect=True, artifacts=[str(zipped(tmp_path))])
+@pytest.mark.parametrize(
+    "connect", [pytest.param(True, marks=pytest.mark.connect, id="connect"), pytest.param(False, id="classic")]
+)
+def test_artifacts_reach_workers(tmp_path: Path, connect: bool) -> None:
+    told = run(tmp_path, connect=connect, artifacts=[str(zipped(tmp_path))])
     check(tmp_path, told)
 
 

@@ -30,7 +30,7 @@ from tests.faults.harness import QUICK
 
 CAPTURE = {"time_column": "t", "frontier": "bounded", "lateness": 0}
 BODY = "SELECT i.k, i.n * r.n AS n FROM i JOIN r USING (k)"
-WAYS = ("sink", "source", "capture", "dataflow", "task", "function")
+WAYS = ("sink", "source", "replay", "capture", "dataflow", "task", "function")
 
 
 def session(spec: dict[str, Any]) -> SparkSession:
@@ -74,6 +74,12 @@ def ways(spark: SparkSession, folder: Path) -> dict[str, Callable[[], Any]]:
         frame: DataFrame = spark.read.format("timely").load(str(folder / "inserts"), includeTime=True)
         frame.write.parquet(str(folder / "source"))
 
+    def replay() -> None:
+        rows = spark.readStream.format("timely").load(str(folder / "inserts"), includeTime=True)
+        out = rows.writeStream.format("parquet").trigger(availableNow=True)
+        place = {"path": str(folder / "replay"), "checkpointLocation": str(folder / "replay-checkpoint")}
+        out.options(**place).start().awaitTermination()
+
     def dataflow() -> None:
         flow = st.Dataflow("flow", checkpoint=str(folder / "flow-checkpoint"))
         flow.replay(folder / "inserts").aggregate(by="k", n=st.sum("n")).capture(folder / "dataflow")
@@ -93,6 +99,7 @@ def ways(spark: SparkSession, folder: Path) -> dict[str, Callable[[], Any]]:
     return {
         "sink": lambda: captured("sink", "sink"),
         "source": source,
+        "replay": replay,
         "capture": lambda: captured("capture", "foreachBatch"),
         "dataflow": dataflow,
         "task": lambda: task("task", body=BODY),
