@@ -96,7 +96,15 @@ from spark_timely.compute.session import (
     CollectionKind,
     Session,
 )
-from spark_timely.errors import MissingError, OperatorError, OwnershipError, TimelyInternalError, shown
+from spark_timely.errors import (
+    MissingError,
+    OperatorError,
+    OwnershipError,
+    SinceViolationError,
+    TimelyError,
+    TimelyInternalError,
+    shown,
+)
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 
@@ -376,7 +384,7 @@ class Instance:
         for peek in incoming.peeks.values():
             if peek.id not in self._session.peeks:
                 self._session.peeks[peek.id] = peek
-                self._refuse_peek(peek, f"found collection {peek.target!r} dropped")
+                self._refuse_peek(peek, self._dropped(peek, ""))
 
     def _apply(self, command: Command, reconciliation: Reconciliation | None = None) -> None:
         """Do what a command says that was taken in."""
@@ -496,8 +504,8 @@ class Instance:
             else:
                 del self._peeks[pending.peek.id]
                 upper = there.domain.show_frontier(there.shown_frontier)
-                reason = f"found collection {id_!r} dropped at {upper}, before the time was complete"
-                self._refuse_peek(pending.peek, reason, there.domain)
+                found = f" at {upper}, before the time was complete"
+                self._refuse_peek(pending.peek, self._dropped(pending.peek, found, there.domain))
 
     def _report_drop(self, there: _Collection) -> None:
         if there.kind == "copy-to":
@@ -522,13 +530,25 @@ class Instance:
     def _refuse_forgotten(self, pending: _Pending) -> None:
         """Answer a peek at a time that its collection was allowed to forget before it came."""
         assert pending.since is not None  # else it is readable
-        since = pending.domain.show_frontier(pending.since)
-        self._refuse_peek(pending.peek, f"found since={since}, so peek at {since} or later", pending.domain)
+        peek, domain = pending.peek, pending.domain
+        at, since = domain.show_frontier(Antichain.of(peek.time)), domain.show_frontier(pending.since)
+        error = SinceViolationError(
+            f"could not peek {peek.target!r} at {at}: found since={since}",
+            hint="peek at since or later; to keep a time from being forgotten, retain it",
+            as_of=at,
+            since=since,
+        )
+        self._refuse_peek(peek, error)
 
-    def _refuse_peek(self, peek: Peek, reason: str, domain: TimeDomain | None = None) -> None:
+    def _dropped(self, peek: Peek, found: str, domain: TimeDomain | None = None) -> MissingError:
+        """Return the answer to a peek whose collection was dropped before it could be answered."""
         at = shown(peek.time) if domain is None else domain.show_frontier(Antichain.of(peek.time))
-        text = f"could not peek {peek.target!r} at {at}: {reason}"
-        self._outbox.append(PeekResponse(peek.id, "error", error=text, traceparent=peek.traceparent))
+        msg = f"could not peek {peek.target!r} at {at}: found collection {peek.target!r} dropped{found}"
+        return MissingError(msg, hint="create it again, or peek into the log that it was made of")
+
+    def _refuse_peek(self, peek: Peek, error: TimelyError) -> None:
+        response = PeekResponse(peek.id, "error", error=error.message, traceparent=peek.traceparent, cause=error)
+        self._outbox.append(response)
 
     # Observations --------------------------------------------------------------------------------
 
@@ -662,12 +682,15 @@ class Instance:
             self._refuse_forgotten(pending)
             return
         too_large = self._too_large("a peek at", peek.target, answer.n_bytes)
-        error = answer.error or (None if too_large is None else too_large.message)
-        if error is None:
-            response = PeekResponse(peek.id, "rows", answer.rows, traceparent=peek.traceparent)
+        if answer.error is not None:
+            response = PeekResponse(
+                peek.id, "error", error=answer.error, traceparent=peek.traceparent, cause=answer.cause
+            )
+            self._outbox.append(response)
+        elif too_large is not None:
+            self._refuse_peek(peek, too_large)
         else:
-            response = PeekResponse(peek.id, "error", error=error, traceparent=peek.traceparent, cause=answer.cause)
-        self._outbox.append(response)
+            self._outbox.append(PeekResponse(peek.id, "rows", answer.rows, traceparent=peek.traceparent))
 
     def _tell_operator(self, fact: OperatorHydrated) -> None:
         there = self._there(fact.id, fact.run)

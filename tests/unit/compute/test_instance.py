@@ -488,7 +488,9 @@ def test_rule_004_48_time_before_since_is_an_error_with_both() -> None:
     first, _ = one.turn()
     assert isinstance(first, PeekResponse)
     assert first.outcome == "error"
-    assert first.error == "could not peek 'a' at 5: found since=6, so peek at 6 or later"
+    assert first.error == "could not peek 'a' at 5: found since=6"
+    assert isinstance(first.cause, SinceViolationError)
+    assert (first.cause.as_of, first.cause.since) == ("5", "6")
 
 
 def test_rule_004_03_result_size_is_unlimited() -> None:

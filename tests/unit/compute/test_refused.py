@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+import spark_timely as st
 from spark_timely.cli import main
 from spark_timely.compute.command import CreateInstance, InitializationComplete, Peek, UpdateConfiguration, text_of
 from spark_timely.compute.command_log import CommandLog
@@ -30,6 +31,7 @@ from spark_timely.errors import (
     OperatorError,
     OwnershipError,
     SchemaMismatchError,
+    SinceViolationError,
     TimelyError,
 )
 from spark_timely.log.log import Log, create_log, open_log
@@ -303,11 +305,14 @@ def test_peek_before_since_says_from_when_on(tmp_path: Path) -> None:
     with handle(tmp_path / "instance") as instance:
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k", as_of="2024-01-02")
         instance.await_frontier("totals", "2024-01-03")
-        with pytest.raises(OperatorError) as error:
+        with pytest.raises(SinceViolationError) as error:
             instance.peek("totals", at="2024-01-01")
-        assert "could not peek 'totals' at 2024-01-01: found since=2024-01-02, so peek at 2024-01-02 or later" in str(
-            error.value
-        )
+        assert error.value.message == "could not peek 'totals' at 2024-01-01: found since=2024-01-02"
+        log.allow_compaction("2024-01-03")
+        with pytest.raises(SinceViolationError) as of_a_log:
+            st.peek(log, at="2024-01-01")
+        assert error.value.hint == of_a_log.value.hint
+        assert error.value.context.keys() == of_a_log.value.context.keys() - {"path"}
         assert rows(instance.peek("totals", at="2024-01-02")) == [(1, 1, 10, 1), (2, 1, 20, 1)]
 
 
@@ -325,6 +330,7 @@ def test_peek_at_what_is_dropped_meanwhile_names_it(tmp_path: Path) -> None:
         "could not peek 'totals' at 2024-01-09: found collection 'totals' dropped at 2024-01-04, before the time was "
         "complete"
     )
+    assert isinstance(found.cause, MissingError)
 
 
 def test_answer_that_is_too_large_names_the_collection(tmp_path: Path, log: Log) -> None:
@@ -332,8 +338,9 @@ def test_answer_that_is_too_large_names_the_collection(tmp_path: Path, log: Log)
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k", as_of=1)
         instance.await_frontier("totals", 3)
         instance.configure(max_result_bytes=1)
-        with pytest.raises(OperatorError, match=r"of a peek at 'totals': found .* bytes, allowed are 1"):
+        with pytest.raises(OperatorError, match=r"of a peek at 'totals': found .* bytes, allowed are 1") as error:
             instance.peek("totals")
+        assert error.value.hint == "ask for less, or raise max_result_bytes in the instance's configuration"
 
 
 # Queries ---------------------------------------------------------------------------------------------
