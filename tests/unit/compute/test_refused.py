@@ -463,3 +463,24 @@ def test_paths_of_a_command_are_those_of_where_it_is_given(
     assert asked[1][1]["references"] == {"r": "totals", "q": f"{here}/sub/q"}
     assert asked[1][1]["into"] == f"{here}/out"
     assert "into" not in asked[2][1]
+
+
+def test_request_before_a_process_runs_is_no_failure_and_is_done_later(
+    tmp_path: Path, log: Log, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*words: str) -> tuple[int, str, str]:
+        return main(["instance", str(tmp_path / "instance"), *words, "--timeout", "0"]), *capsys.readouterr()
+
+    create = ("create", "totals", "--query", TOTALS, "--import", f"orders={log.path}", "--key", "k")
+    code, _, err = run(*create)
+    assert (code, "found none there — hint: start one" in err) == (3, True)  # nothing was asked
+    handle(tmp_path / "instance").close()
+    code, out, err = run(*create)
+    assert (code, err) == (1, "")
+    assert out.startswith("index: asked, not done yet: the process that runs the instance does it")
+    code, out, _ = run("configure", "--set", "hydration_limit=7", "--json")
+    assert (code, json.loads(out)) == (1, {"asked": "configure", "hydration_limit": 7})
+    with handle(tmp_path / "instance") as instance:
+        wait_until(lambda: instance.has("totals"))
+        wait_until(lambda: instance.configured(["hydration_limit"]) == {"hydration_limit": 7})
+        assert rows(instance.peek("totals", at=3)) != []
