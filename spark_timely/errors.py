@@ -566,8 +566,8 @@ class DataLossError(StorageError):
 class LogDamagedError(StorageError):
     """What a log stands on is not what it should be, as after a power cut, or an overwrite by another program.
 
-    An entry of the table's log or a checkpoint of it is empty or cut, a file of progress is broken, or all progress is
-    gone.
+    An entry of the table's log or a checkpoint of it is empty, cut or missing, a file of progress is broken, or all
+    progress is gone.
 
     Nothing was done: what the entry did is not known, so nothing may be read past it or written behind it. See what
     ``spark-timely repair LOG`` says about it.

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+import spark_timely as st
 from spark_timely.errors import (
     DataLossError,
     LogDamagedError,
@@ -21,14 +22,15 @@ from spark_timely.errors import (
 )
 from spark_timely.log import MemoryLog
 from spark_timely.log.files.parquet import message_table, write_data_files, write_progress_file
-from spark_timely.log.log import create_log, open_log
+from spark_timely.log.log import Log, create_log, open_log
 from spark_timely.log.machine.state import DataFile, batch_rows, next_state
+from spark_timely.log.store import delta as delta_store
 from spark_timely.log.store.base import MemoryStore
 from spark_timely.protocol.note import Note, Opening
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.sink.plan import find_log
 from spark_timely.time.antichain import Antichain
-from tests.conformance.logs import VALUES, filled
+from tests.conformance.logs import VALUES, LogMaker, filled
 
 # Damage -------------------------------------------------------------------------------------------
 
@@ -84,6 +86,115 @@ def test_damaged_checkpoint_is_named(path: Path) -> None:
     newest.write_bytes(newest.read_bytes()[:99])
     with pytest.raises(StorageError, match=f"entry '_delta_log/{newest.name}' of the table's log broken"):
         open_log(path)
+
+
+def entry_of(path: Path, version: int) -> Path:
+    return path / "_delta_log" / f"{version:020d}.json"
+
+
+def written(log: Log, *times: int) -> None:
+    """Append a row at each time as the owner of the stream, a commit for each."""
+    for time in times:
+        log.writer("main", owner="me").append(pa.table({"_time": [time], "v": [time]}), advance_to=time + 1)
+
+
+def append_as_you(log: Log) -> object:
+    return log.writer("other", owner="you").append(pa.table({"_time": [50], "v": [50]}), advance_to=51)
+
+
+def add_a_column(log: Log) -> object:
+    return log.add_columns(pa.schema([("w", pa.int64())]))
+
+
+# What reads, and what writes, from a handle that has not seen what is behind a missing entry.
+BEHIND: dict[str, Callable[[Log], object]] = {
+    "refresh": lambda log: log.refresh(),
+    "append to its stream": lambda log: written(log, 30),
+    "append to another stream": append_as_you,
+    "advance": lambda log: log.advance("main", 30),
+    "compact": lambda log: log.compact(min_files=2),
+    "columns": add_a_column,
+    "peek": lambda log: st.peek(log, at=30, timeout_s=0),
+    "wait": lambda log: st.wait(log, time=30, timeout_s=0),
+    "subscribe": lambda log: st.subscribe(log, as_of=0).next_batch(timeout_s=0),
+}
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3])
+@pytest.mark.parametrize("use", BEHIND)
+def test_nothing_is_read_past_a_missing_entry_or_written_into_its_place(path: Path, use: str, missing: int) -> None:
+    created = create_log(path, VALUES, minimum=(0,), streams=2)
+    written(created, 1)
+    created.writer("other", owner="you").advance(1)
+    behind = open_log(path)
+    written(created, *range(2, 9))
+    for version in range(behind.version + 2, behind.version + 2 + missing):
+        entry_of(path, version).unlink()
+    first = entry_of(path, behind.version + 2)
+    before = sorted(each.name for each in first.parent.glob("*.json"))
+    with pytest.raises(
+        LogDamagedError, match=f"found entry '_delta_log/{first.name}' of the table's log broken: .*missing"
+    ):
+        BEHIND[use](behind)
+    assert sorted(each.name for each in first.parent.glob("*.json")) == before
+    assert behind.has_news()
+
+
+def test_writer_in_an_object_store_looks_for_a_missing_entry_once_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = LogMaker("cloud", tmp_path)
+    log = maker.create()
+    written(log, 1)
+    behind = maker.another(log)
+    written(log, 2, 3, 4)
+    lost = f"{behind.version + 1:020d}.json"
+    behind.storage.delete(f"_delta_log/{lost}")
+    before = behind.storage.names("_delta_log")
+    monkeypatch.setattr(delta_store, "_SEEN_S", 1e-9)  # a minute is over
+    with pytest.raises(LogDamagedError, match=f"'_delta_log/{lost}' .* broken: version=.* is missing, and version="):
+        written(behind, 5)
+    assert behind.storage.names("_delta_log") == before
+
+
+@pytest.mark.parametrize("at", [1, 3, -2])
+@pytest.mark.parametrize(
+    "use", [open_log, lambda path: create_log(path, VALUES, exist_ok=True), lambda path: st.peek(path, at=1)]
+)
+def test_missing_entry_is_damage_for_whoever_opens_the_log(path: Path, use: Callable[[Path], object], at: int) -> None:
+    filled(path)
+    entry = sorted((path / "_delta_log").glob("*.json"))[at]
+    entry.unlink()
+    with pytest.raises(
+        LogDamagedError, match=f"found entry '_delta_log/{entry.name}' .* broken: version=.* is missing"
+    ):
+        use(path)
+
+
+def test_handle_that_has_seen_what_is_behind_a_missing_entry_continues(path: Path) -> None:
+    log = create_log(path, VALUES, minimum=(0,))
+    written(log, *range(1, 6))
+    reader, content = open_log(path), entry_of(path, 3).read_bytes()
+    entry_of(path, 3).unlink()
+    written(log, *range(6, 30))
+    assert log.messages()["v"].to_pylist() == list(range(1, 30))
+    reader.refresh()
+    assert reader.messages()["v"].to_pylist() == list(range(1, 30))
+    entry_of(path, 3).write_bytes(content)
+    assert open_log(path).messages()["v"].to_pylist() == list(range(1, 30))
+    assert open_log(path).verify().legal
+
+
+def test_entry_that_comes_late_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(path)
+    behind = open_log(path)
+    written(log, 20, 21, 22)
+    entry = entry_of(path, behind.version + 1)
+    content = entry.read_bytes()
+    entry.unlink()
+    monkeypatch.setattr(behind.store, "_pause", lambda _: entry.write_bytes(content))
+    behind.refresh()
+    assert behind.frontier() == log.frontier()
 
 
 @pytest.mark.parametrize("use", [open_log, lambda url: create_log(url, VALUES), lambda url: find_log(url, {})])

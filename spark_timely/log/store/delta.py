@@ -31,6 +31,9 @@ Invariants
    back or made again: before each commit it is looked at.
 3. An entry that is empty, cut, not JSON or a copy of another is never taken for a commit: it is looked at again for
    some seconds, and then refused by name.
+4. Where the entry behind the snapshot is missing while later ones are there, nothing is read past it, and nothing is
+   put into its place: that is damage too. A handle that has read past it continues. Before a commit all names are
+   looked at; on a look where they have changed, in an object store once a minute.
 """
 
 from __future__ import annotations
@@ -303,6 +306,8 @@ _LONG_S = 1200.0
 _OPEN_TRIES = 3
 # Where a look is a journey, an entry that was seen so lately is known to be there still: see invariant 2.
 _SEEN_S = 60.0
+# By how much the clock of a disk may be behind.
+_TICK_NS = 50_000_000
 # Seconds between looks at an entry that cannot be understood: somebody may be writing it in its place.
 LOOKS_S = (0.1, 0.2, 0.4, 0.8, 1.6)
 
@@ -355,7 +360,7 @@ class DeltaStore:
     LogFormatError
         If the log is of a newer version, or uses table features that cannot be read.
     LogDamagedError
-        If an entry of the table's log is empty, cut, not JSON or a copy of another.
+        If an entry of the table's log is empty, cut, not JSON or a copy of another, or missing between others.
     StorageError
         If the storage cannot be reached.
     """
@@ -379,6 +384,8 @@ class DeltaStore:
         # When the entry of the snapshot was last seen; and where our own entry is that the snapshot has not.
         self._seen = (-math.inf, -math.inf)
         self._landed: int | None = None
+        # As the names were when no entry behind the snapshot was missing.
+        self._whole: tuple[object, ...] | None = None
         self._upkeep = TableUpkeep(self.storage, self._opened_to_write)
         self._load(self._opened())
 
@@ -503,9 +510,75 @@ class DeltaStore:
                 found = self._wrong(path, whole=opened is None or int(name[:20]) == opened)
                 if found is not None:
                     return path, found
+            return self._gap(names, int(newest) if newest else None)
         except StorageError as error:
             logger.debug("log %r: its table log cannot be looked through: %s", self.path, error)
         return None
+
+    def _gap(self, names: Sequence[str], behind: int | None) -> tuple[str, str] | None:
+        """Return the first entry behind a version that is missing while later ones are there: its path, and words.
+
+        Without a version behind the first entry that is there.
+        """
+        versions = sorted(_version_of(name) for name in names if name.endswith(".json") and LOG_FILE.fullmatch(name))
+        before = behind
+        for version in versions:  # as many turns as entries
+            if before is not None and version > before + 1:
+                path = entry_path(before + 1)
+                # A list that is made while entries come need not have all of them.
+                return None if self.storage.exists(path) else (path, f"missing, and version={version} is there")
+            before = version if before is None else max(before, version)
+        return None
+
+    def _gap_behind(self) -> tuple[str, str] | None:
+        """Return what is missing behind the snapshot while later entries are there; None if nothing is."""
+        mark = self._names_mark()
+        found = self._gap(self.storage.names("_delta_log", after=f"{self.version:020d}"), self.version)
+        if found is None:
+            self._whole = mark
+        return found
+
+    def _refuse_gap(self) -> bool:
+        """Refuse to continue where an entry behind the snapshot is missing while later ones are there (invariant 4).
+
+        Returns
+        -------
+        bool
+            Whether one was missing that came meanwhile, or everything is to be read again.
+
+        Raises
+        ------
+        LogDamagedError
+            If it stays away.
+        """
+        found, again = None, False
+        for _ in looks(self._pause):
+            found = self._gap_behind()
+            if found is None:
+                return again
+            if not self._is_there(surely=True):
+                return True  # tidied away, or another table
+            again = True
+        assert found is not None
+        raise self._damaged(*found)
+
+    def _names_mark(self) -> tuple[object, ...] | None:
+        """Return what changes where entries may be missing behind the snapshot; None where they may be.
+
+        On a disk it changes with the snapshot and with the names beside its entry; in an object store, where a look is
+        a journey, once a minute.
+        """
+        if not self.storage.local:
+            return (time.monotonic() // _SEEN_S,)
+        found = self.storage.mark("_delta_log")
+        # A folder that changes twice within a tick of the clock looks the same after both.
+        settled = found is not None and time.time_ns() - int(str(found[-1])) > _TICK_NS
+        return (self.version, *found) if found is not None and settled else None
+
+    def _may_have_gap(self) -> bool:
+        """Return whether names may have changed since no entry behind the snapshot was missing."""
+        mark = self._names_mark()
+        return mark is None or mark != self._whole
 
     def _wrong(self, path: str, *, whole: bool) -> str | None:
         """Return what is wrong with a file of the table's log; unless `whole`, its lines are only counted."""
@@ -590,6 +663,7 @@ class DeltaStore:
         self.live.add(index_files(self.format, pa.table(table.get_add_actions())))
         self._mark = self._read_mark()
         self._landed = None
+        self._whole = None if self.storage.local else self._names_mark()
 
     def _read_mark(self) -> tuple[object, ...] | None:
         """Return the mark of the entry of the snapshot, which was just read."""
@@ -710,6 +784,10 @@ class DeltaStore:
             if local and not self._is_there():
                 return False
             if entry is None:
+                if self._may_have_gap() and self._refuse_gap():
+                    if not self._is_there():
+                        return False
+                    continue
                 checked = local or (checked and self._is_there())
                 break
             if entry.changes_table:
@@ -746,12 +824,14 @@ class DeltaStore:
     def has_news(self) -> bool:
         """Return whether there is a later version on a local disk, however far behind the snapshot is.
 
-        The version after the snapshot's may have been tidied away: then the snapshot's own entry was before.
-        Two looks at one file each.
+        The version after the snapshot's may have been tidied away: then the snapshot's own entry was before. Or it is
+        missing: the next look says so. Three looks at one file each.
         """
         if not self.storage.local:
             return False
-        return self.storage.exists(entry_path(self.version + 1)) or self._entry_mark() != self._mark
+        if self.storage.exists(entry_path(self.version + 1)) or self._entry_mark() != self._mark:
+            return True
+        return self._may_have_gap() and self._gap_behind() is not None
 
     def transact(
         self,
@@ -832,6 +912,10 @@ class DeltaStore:
         """
         try:
             there = self._is_there(surely=True)
+            if there and (self.storage.local or self._may_have_gap()):
+                self._refuse_gap()
+        except LogDamagedError:
+            raise
         except StorageError as error:  # nothing was put
             raise StorageError(error.message, hint=error.hint, context=error.context, determinate=True) from error
         if not there:
@@ -879,6 +963,7 @@ class DeltaStore:
         exclusive: bool,
     ) -> None:
         """Let delta-rs write the entry."""
+        self._refuse_gap()
         table = self._handle()
         now = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [add_action(file, data_change=data_change) for file in adds]
@@ -951,6 +1036,7 @@ class DeltaStore:
                 entry = entry_of_change(self._handle() if self.storage.local else self._opened(), change)
                 self._put_behind(partial(signed, entry), lambda other: other.changes_table)
                 return
+            self._refuse_gap()
             table = self._handle()
             with delta_call(self.path):
                 change(table.alter)
