@@ -46,10 +46,10 @@ def with_tables(text: str, **tables: OptionTable[Any]) -> str:
 
 def table_of(table: OptionTable[Any]) -> str:
     """Return a table of options as Markdown: a line per option, ending with a line feed."""
-    lines = ["| option | values | default | meaning |", "|---|---|---|---|"]
+    lines = ["| option | values | meaning |", "|---|---|---|"]  # what has more columns is wider than a laptop
     for option in table.options.values():
-        default = "required" if option.required else f"`{option.default}`" if option.default else ""
-        lines.append(f"| `{option.name}` | {_values(option)} | {default} | {option.help} |")
+        default = "; required" if option.required else f"; default `{option.default}`" if option.default else ""
+        lines.append(f"| `{option.name}` | {_values(option)}{default} | {option.help} |")
     return "\n".join(lines) + "\n"
 
 

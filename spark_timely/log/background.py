@@ -15,13 +15,14 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+_P = ParamSpec("_P")
 
 _MOST_WAITING = 2
 _lock = threading.Lock()
@@ -78,17 +79,47 @@ def at_once(do: Callable[[_T], _R], items: Sequence[_T], most: int, /) -> list[_
     [1, 2]
     """
     with ThreadPoolExecutor(min(most, max(1, len(items)))) as pool:
-        jobs = [_begun(pool, do, item) for item in items]
+        jobs = [begun(pool, do, item) for item in items]
         return [job.result() for job in jobs]
 
 
-def _begun(pool: ThreadPoolExecutor, do: Callable[[_T], _R], item: _T) -> Future[_R]:
+def python_ends() -> bool:
+    """Return whether the interpreter ends: it waits for what runs in pools of threads, which take nothing more.
+
+    That is asked where something has failed: it costs a thread.
+
+    Examples
+    --------
+    >>> python_ends()
+    False
+    """
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            pool.submit(int)
+        except RuntimeError:
+            return True
+    return False
+
+
+def begun(pool: ThreadPoolExecutor, do: Callable[_P, _R], /, *given: _P.args, **more: _P.kwargs) -> Future[_R]:
+    """Let a pool do something; do it here where the interpreter ends.
+
+    Examples
+    --------
+    >>> with ThreadPoolExecutor(1) as pool:
+    ...     begun(pool, len, "abc").result()
+    3
+    """
     try:
-        return pool.submit(do, item)
+        return pool.submit(do, *given, **more)
     except RuntimeError:  # the interpreter ends: it still waits for this thread, and takes no other
-        done: Future[_R] = Future()
-        done.set_result(do(item))
-        return done
+        pass
+    done: Future[_R] = Future()
+    try:
+        done.set_result(do(*given, **more))
+    except Exception as error:  # noqa: BLE001 - as of a pool: who asks for the result gets it
+        done.set_exception(error)
+    return done
 
 
 def finish_upkeep() -> None:

@@ -36,6 +36,7 @@ from spark_timely.datasource.catalog import Catalog, FileView
 from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split
 from spark_timely.datasource.reader import read_split
 from spark_timely.errors import TimelyInternalError
+from spark_timely.log.background import begun
 from spark_timely.log.commit import discard
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.protocol.replay import default_splits
@@ -192,7 +193,8 @@ def reader_of(storage_options: StorageOptions, room: Room | None = None, /) -> R
             return pa.Table.from_batches(of(pieces), schema)
         # What is looked for may be anywhere in a log, and little of it is kept.
         with ThreadPoolExecutor(_LOOK_THREADS) as threads:
-            parts = list(threads.map(of, [pieces[number::_LOOK_THREADS] for number in range(_LOOK_THREADS)]))
+            jobs = [begun(threads, of, pieces[number::_LOOK_THREADS]) for number in range(_LOOK_THREADS)]
+            parts = [job.result() for job in jobs]
         return pa.Table.from_batches([batch for part in parts for batch in part], schema)
 
     return read
@@ -262,7 +264,7 @@ class SparkTasks:
             self._here_since = self._now()
         with ThreadPoolExecutor(_DRIVER_THREADS) as threads:
             futures = [
-                threads.submit(run_one, task, outputs[task.output], self._storage_options, room=Room())
+                begun(threads, run_one, task, outputs[task.output], self._storage_options, room=Room())
                 for task in tasks
             ]
             wait(futures, return_when=FIRST_EXCEPTION)

@@ -122,7 +122,7 @@ BEHIND: dict[str, Callable[[Log], object]] = {
 
 @pytest.mark.parametrize("missing", [1, 2, 3])
 @pytest.mark.parametrize("use", BEHIND)
-def test_nothing_is_read_past_a_missing_entry_or_written_into_its_place(path: Path, use: str, missing: int) -> None:
+def test_nothing_is_read_past_a_missing_entry_or_put_there(path: Path, use: str, missing: int) -> None:
     created = create_log(path, VALUES, minimum=(0,), streams=2)
     written(created, 1)
     created.writer("other", owner="you").advance(1)
@@ -140,9 +140,7 @@ def test_nothing_is_read_past_a_missing_entry_or_written_into_its_place(path: Pa
     assert behind.has_news()
 
 
-def test_writer_in_an_object_store_looks_for_a_missing_entry_once_a_minute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_entry_in_a_store_is_looked_for_once_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     maker = LogMaker("cloud", tmp_path)
     log = maker.create()
     written(log, 1)
@@ -161,7 +159,7 @@ def test_writer_in_an_object_store_looks_for_a_missing_entry_once_a_minute(
 @pytest.mark.parametrize(
     "use", [open_log, lambda path: create_log(path, VALUES, exist_ok=True), lambda path: st.peek(path, at=1)]
 )
-def test_missing_entry_is_damage_for_whoever_opens_the_log(path: Path, use: Callable[[Path], object], at: int) -> None:
+def test_missing_entry_is_damage_at_opening(path: Path, use: Callable[[Path], object], at: int) -> None:
     filled(path)
     entry = sorted((path / "_delta_log").glob("*.json"))[at]
     entry.unlink()
@@ -171,7 +169,7 @@ def test_missing_entry_is_damage_for_whoever_opens_the_log(path: Path, use: Call
         use(path)
 
 
-def test_handle_that_has_seen_what_is_behind_a_missing_entry_continues(path: Path) -> None:
+def test_handle_that_has_read_past_a_missing_entry_continues(path: Path) -> None:
     log = create_log(path, VALUES, minimum=(0,))
     written(log, *range(1, 6))
     reader, content = open_log(path), entry_of(path, 3).read_bytes()

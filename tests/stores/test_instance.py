@@ -27,7 +27,14 @@ from spark_timely.compute.drive.batches import Batches
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.requests import Requests
 from spark_timely.compute.response import SubscribeBatch
-from spark_timely.errors import OperatorError, OwnershipError, StorageError, TimelyError, WaitTimeoutError
+from spark_timely.errors import (
+    OperatorError,
+    OwnershipError,
+    SinceViolationError,
+    StorageError,
+    TimelyError,
+    WaitTimeoutError,
+)
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store.cloud import open_storage
 from tests.faults.harness import seed_of_run, tell, wait_until
@@ -204,7 +211,7 @@ def test_instance_in_a_store_gives_what_its_queries_say(world: World) -> None:
             instance.await_frontier(id_, 5)
         assert sorted(instance.show("exports")["export_id"].to_pylist()) == ["far", "near", "out"]
         assert rows(instance.peek("near", at=3)) == world.totals(3)
-        with pytest.raises(OperatorError, match="since"):
+        with pytest.raises(SinceViolationError, match="since"):
             instance.peek("far", at=4)
         world.move((6, 1, 2, 5), upper=7)
         check(world, instance, 6, since=5)

@@ -94,7 +94,7 @@ def places() -> set[tuple[str, str]]:
 def table() -> dict[tuple[str, str], str]:
     """Return the reasons of the page's table by module and function."""
     text = PAGE.read_text(encoding="utf-8").partition("## Every place that deletes")[2]
-    rows = re.findall(r"^\| `([\w.]+)` \| ((?:`[\w.]+`(?:, )?)+) \| (.+) \| (.+) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| `([\w.]+)` \| ((?:`[\w.]+`(?:, )?)+) \| (.+?): (.+) \|$", text, re.MULTILINE)
     return {
         (module, function): reason
         for module, functions, _, reason in rows

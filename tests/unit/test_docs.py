@@ -35,7 +35,46 @@ def test_page_of_options_has_a_line_per_option(reference: ModuleType) -> None:
     for table in (SINK_OPTIONS, SOURCE_OPTIONS):
         lines = reference.table_of(table).splitlines()
         assert len(lines) == len(table.options) + 2
-        assert all(line.count(" | ") == 3 for line in lines[2:])
+        assert all(line.count(" | ") == 2 for line in lines[2:])
+
+
+# On a window of 1280 pixels: what the two columns beside an article leave, and how wide a letter and a cell's edge are.
+LAPTOP_PX = 1280 - 320 - 272 - 64
+LETTER_PX, EDGE_PX = 8.4, 17
+# Of the last column, whose long words are broken: see docs/_static/wide.css.
+LAST_LETTERS = 10
+
+
+def tables_of(text: str) -> list[list[list[str]]]:
+    """Return the tables of a Markdown text: rows of cells, links as they are shown."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    blocks_ = re.findall(r"(?:^ *\|.*\n?)+", text, re.MULTILINE)
+    return [[re.split(r"(?<!\\)\|", line.strip().strip("|")) for line in block.splitlines()] for block in blocks_]
+
+
+def least_px(table: list[list[str]]) -> float:
+    """Return how wide a table is where every line is broken that can be."""
+    rows = [row for row in table if not re.fullmatch(r"[\s:|-]+", "|".join(row))]
+    columns = zip(*(row + [""] * (len(table[0]) - len(row)) for row in rows), strict=True)
+    longest = [max(len(word.strip("`,;:.")) for cell in column for word in [*cell.split(), ""]) for column in columns]
+    longest[-1] = min(longest[-1], LAST_LETTERS)
+    return sum(letters * LETTER_PX + EDGE_PX for letters in longest)
+
+
+def test_table_that_is_too_wide_is_found() -> None:
+    names = "| a | b | c | d |\n|---|---|---|---|\n| `" + "` | `".join(["n" * 22] * 4) + "` |\n"
+    (wide,) = tables_of(f"text\n\n{names}")
+    assert least_px(wide) > LAPTOP_PX
+    assert least_px([row[:3] for row in wide]) < LAPTOP_PX
+
+
+def test_no_table_is_cut_off_on_a_laptop() -> None:
+    assert "td:last-child" in (ROOT / "docs" / "_static" / "wide.css").read_text(encoding="utf-8")
+    files = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    found = {file.name: max(map(least_px, tables_of(file.read_text(encoding="utf-8"))), default=0) for file in files}
+    assert sum(px > 0 for px in found.values()) > 10
+    assert {name: px for name, px in found.items() if px > LAPTOP_PX} == {}
 
 
 def test_tables_take_the_place_of_what_is_between_their_marks(reference: ModuleType) -> None:

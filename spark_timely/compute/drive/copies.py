@@ -7,6 +7,7 @@ from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING
 
 from spark_timely.compute.drive.context import Context, may_pass, written
+from spark_timely.compute.drive.failures import failure_behind
 from spark_timely.compute.drive.place import details_of
 from spark_timely.compute.observation import CopyToDone
 from spark_timely.errors import described
@@ -70,6 +71,11 @@ class Copies:
                 context.instance.tell(CopyToDone(export.id, running.number, error=described(error), cause=error))
             return
         if upper is None or not dataflow.as_of.less_than_frontier(upper):
+            attempt = f"could not copy to {str(details_of(export)['to'])!r}"
+            failure = failure_behind(context, self._hosted, export.id, dataflow.as_of, attempt)
+            if failure is not None:
+                told = CopyToDone(export.id, running.number, error=failure.message, cause=failure)
+                context.instance.tell(told)
             return
         if context.working.copy is None:
             text = "could not copy: found an instance without a session of Spark"

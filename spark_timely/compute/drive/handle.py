@@ -59,6 +59,7 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.arguments import names_of, seconds_of
+from spark_timely.log.background import python_ends
 from spark_timely.log.log import Log
 from spark_timely.log.store.storage import normal_path
 from spark_timely.masking import masked_logger
@@ -164,6 +165,7 @@ class Handle:
         self._requests_at = -math.inf
         self._requests_failed = False
         self._turns = 0
+        self._thread_error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="spark_timely-instance", daemon=True)
         self._thread.start()
 
@@ -176,9 +178,10 @@ class Handle:
             try:
                 busy, responses = driver.turn()
             except Exception as error:  # noqa: BLE001 - those who wait learn of it
-                if not self._ended:
+                ends = isinstance(error, RuntimeError) and python_ends()  # the next start continues
+                if not self._ended and not ends:
                     _log.error("the instance in %r has ended: %s", self.place.directory, error)
-                self._tell_end(error)
+                self._tell_end(self._ended_with_python() if ends else error)
                 return
             if responses:
                 self._take(responses)
@@ -197,6 +200,10 @@ class Handle:
             if not busy:
                 driver.wake.wait(driver.next_look_s())
                 driver.wake.clear()
+
+    def _ended_with_python(self) -> InvalidUsageError:
+        msg = f"could not continue the instance in {self.place.directory!r}: found that the main thread has ended"
+        return InvalidUsageError(msg, hint="close the instance, or wait for its answers, before that")
 
     def _take_requests(self) -> None:
         """Do what other processes asked for; a few looks in a second."""
@@ -308,6 +315,7 @@ class Handle:
 
     def _tell_end(self, error: Exception) -> None:
         with self._changed:
+            self._thread_error = error
             for batches in self._batches.values():
                 self._put(batches, error)
             self._batches.clear()
@@ -324,6 +332,8 @@ class Handle:
         deadline = None if timeout_s is None else monotonic.monotonic() + timeout_s
         with self._changed:
             while not found():
+                if self._thread_error is not None:
+                    raise self._thread_error
                 if self._driver.error is not None:
                     raise self._driver.error
                 if self._ended:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from spark_timely.answers.finishing import row_sizes
 from spark_timely.answers.peek import peek
 from spark_timely.compute.drive.context import Context, written
+from spark_timely.compute.drive.failures import failed_before
 from spark_timely.compute.drive.resuming import own_log
 from spark_timely.compute.observation import AnswerLatency, PeekAnswer
 from spark_timely.errors import DataLossError, NotBeyondError, TimelyError, WaitTimeoutError, described, shown
@@ -93,7 +94,7 @@ class Peeks:
 
     def _answer_failed(self, asked: Peek, collection: str) -> None:
         """Answer a peek that waits for what has failed (invariant 4)."""
-        failed = self._failed_before(collection, asked.time) if self._context.failed else None
+        failed = failed_before(self._context, self._hosted, collection, asked.time)
         if failed is None:
             return
         id_, error = failed
@@ -105,29 +106,6 @@ class Peeks:
 
     def _domain_of(self, collection: str) -> TimeDomain:
         return next(each.dataflow.domain for each in self._context.runs() if collection in each.live)
-
-    def _failed_before(self, collection: str, time: tuple[int, ...]) -> tuple[str, BaseException] | None:
-        """Return the export that a collection waits for before a time, and why it has failed; None if none has."""
-        context = self._context
-        made_by = {id_: running for running in context.runs() for id_ in running.live}
-        waiting, seen = [collection], set[str]()
-        while waiting:  # one turn per export
-            id_ = waiting.pop()
-            running = made_by.get(id_)
-            if running is None or id_ in seen:
-                continue
-            seen.add(id_)
-            upper = running.uppers.get(id_, running.dataflow.domain.minimum_frontier)
-            if not upper.less_equal(time):
-                continue  # it has the time
-            hosted = self._hosted.get(running.number)
-            # Where some of several exports have failed, nobody says which: the others continue.
-            if running.number in context.failed and (hosted is None or hosted.has_failed):
-                return id_, context.failed[running.number]
-            if hosted is not None:
-                behind = hosted.behind(upper.join(running.dataflow.as_of))
-                waiting += [each.export for each in hosted.dataflow.imports if each.name in behind and each.export]
-        return None
 
     def _answer(self, pending: PendingPeek, began: float) -> None:
         """Try to answer a peek; one that has to wait is tried again."""

@@ -5,6 +5,7 @@ Invariants
 1. What a subscribe gives follows on what it gave before, whatever became of the reading between.
 2. Where nothing has moved nothing is read; a look once a second finds what nobody said.
 3. A subscribe whose batches nobody takes holds up only itself.
+4. One that has given all that there is ends with the failure of what it waits for.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_timely.answers.finishing import row_sizes
 from spark_timely.answers.subscribe import Batch, Subscription, subscribe
 from spark_timely.compute.drive.context import FAR_POLL_S, Context, may_pass, written
+from spark_timely.compute.drive.failures import failure_behind
 from spark_timely.compute.drive.place import details_of
 from spark_timely.compute.observation import AnswerLatency, SubscribeProgress
 from spark_timely.dataflow.engine.outputs import pause_s
@@ -100,7 +102,7 @@ class Subscribes:
         for running, export in self._context.started_exports("subscribe"):  # one turn per subscribe
             hosted, upper = self._hosted.get(running.number), running.uppers.get(export.id)
             if hosted is not None and not (upper is not None and upper.is_empty):
-                given = self._give(running, hosted, export) or given
+                given = self._give(running, hosted, export) or self._fail_behind(running, export) or given
         self._moved.clear()
         return given
 
@@ -172,6 +174,18 @@ class Subscribes:
             upper = running.uppers.get(export.id)
             if export.kind == "subscribe" and export.id in running.live and (upper is None or not upper.is_empty):
                 self._end(running, export, None, error)
+
+    def _fail_behind(self, running: Running, export: Export) -> bool:
+        """End a subscribe that waits for what has failed (invariant 4); return whether it was one."""
+        reading = self._there.get(export.id)
+        if not self._context.failed or (reading is not None and reading.future is not None):
+            return False
+        upper = running.uppers.get(export.id, running.dataflow.domain.minimum_frontier)
+        needed, attempt = upper.join(running.dataflow.as_of), f"could not continue subscribe {export.id!r}"
+        error = failure_behind(self._context, self._hosted, export.id, needed, attempt)
+        if error is not None:
+            self._end(running, export, None, error)
+        return error is not None
 
     def _end(self, running: Running, export: Export, rows: pa.Table | None, error: BaseException | None) -> None:
         """State the end of a subscribe that has nothing more to give, or that failed for good."""

@@ -33,6 +33,7 @@ from spark_timely.dataflow.engine.cutting import Files, shares_between
 from spark_timely.dataflow.engine.tasks import Before, IndexWork, OutputPlan, Share, Task, TaskResult
 from spark_timely.dataflow.remembered import Look
 from spark_timely.errors import TimelyError
+from spark_timely.log.background import python_ends
 from spark_timely.log.machine.rollback import newest_commits, other_commits
 from spark_timely.log.machine.since import may_read, needed_from
 from spark_timely.time.antichain import Antichain
@@ -214,7 +215,12 @@ class Arrangements:
                 self._threads = ThreadPoolExecutor(
                     2, thread_name_prefix="spark_timely-index", initializer=_yield_to_others
                 )
-            self._busy[key] = self._threads.submit(call)
+            try:
+                self._busy[key] = self._threads.submit(call)
+            except RuntimeError:
+                if not python_ends():
+                    raise
+                break  # it is due in the next process too
         self._waiting.clear()
 
     def end(self) -> None:

@@ -39,7 +39,7 @@ from spark_timely.errors import (
     TimelyError,
     shown,
 )
-from spark_timely.log.background import at_once
+from spark_timely.log.background import at_once, begun
 from spark_timely.log.files.parquet import SAMPLE_ROWS, describe_file, dictionary_columns, open_parquet
 from spark_timely.log.machine.state import DataFile
 from spark_timely.log.store.storage import TableStorage
@@ -317,7 +317,7 @@ class Staged:
         files: dict[RowClass, list[DataFile]] = {}
         # Spark leaves the flush to the system. What a task wrote on another host is beyond this one's reach.
         with ThreadPoolExecutor(1) as pool:
-            flushed = pool.submit(self.storage.flush, [path for paths in stored.values() for path in paths])
+            flushed = begun(pool, self.storage.flush, [path for paths in stored.values() for path in paths])
             # One turn per file: as many as tasks, times classes.
             for row_class, paths in stored.items():
                 event = "dead" if row_class is RowClass.DEAD else "message"

@@ -20,10 +20,10 @@ from spark_timely.errors import (
     DataLossError,
     InvalidUsageError,
     MissingError,
-    OperatorError,
     OwnershipError,
     RolledBackError,
     SchemaMismatchError,
+    SinceViolationError,
     TimelyError,
     WaitTimeoutError,
 )
@@ -311,7 +311,7 @@ def test_index_forgets_what_it_was_allowed_to(tmp_path: Path, log: Any) -> None:
         append(log, (4, 1, 1, 1), (5, 1, 1, 1), upper=6)
         instance.await_frontier("totals", 5)
         instance.allow_compaction("totals", 5)
-        with pytest.raises(OperatorError):
+        with pytest.raises(SinceViolationError):
             instance.peek("totals", at=3)
         assert rows(instance.peek("totals", at=5)) == [(1, 4, 42, 1), (2, 1, 20, 1)]
     with handle(tmp_path / "instance") as instance:

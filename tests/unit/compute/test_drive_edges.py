@@ -26,6 +26,7 @@ from spark_timely.errors import (
     InvalidUsageError,
     MissingError,
     OperatorError,
+    SinceViolationError,
     StorageError,
     TimelyError,
     WaitTimeoutError,
@@ -134,7 +135,7 @@ def test_as_of_in_the_future_is_waited_for(tmp_path: Path, log: Log) -> None:
         append(log, (4, 1, 1, 1), (6, 1, 1, 1), upper=7)
         instance.await_frontier("totals", 6)
         assert rows(instance.peek("totals", at=6)) == [(1, 4, 42, 1), (2, 1, 20, 1)]
-        with pytest.raises(OperatorError, match="since"):
+        with pytest.raises(SinceViolationError, match="since"):
             instance.peek("totals", at=4)
     with handle(tmp_path / "instance") as instance:
         append(log, (7, 1, 2, 1), upper=9)

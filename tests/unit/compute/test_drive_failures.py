@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,9 @@ from spark_timely.compute.drive.handle import Handle
 from spark_timely.dataflow.engine import outputs
 from spark_timely.errors import DataLossError, LogMissingError, OperatorError, SinceViolationError, TimelyError
 from spark_timely.log.log import Log, create_log, open_log
+from spark_timely.time.antichain import Antichain
 from tests.faults.harness import long_lane
+from tests.modules import ROOT
 from tests.unit.compute.instances import TOTALS, append, handle, orders, rows, tasks, working
 from tests.unit.compute.test_drive_edges import wait_until
 
@@ -193,6 +197,52 @@ def test_peek_of_what_failed_is_answered_by_the_failure(tmp_path: Path, log: Log
         peeks_the_failure(instance, "ones", 4, "sums")
 
 
+def test_subscribes_and_copies_behind_what_failed_hear_of_it(tmp_path: Path, log: Log) -> None:
+    def copy(*_: object) -> int:
+        return 1
+
+    queries = ["SELECT k, s FROM sums", "SELECT k FROM ones", "SELECT k, count(*) AS n FROM ones GROUP BY k"]
+    queries += [json.dumps({"op": "import", "name": id_}) for id_ in ("sums", "ones")]
+    with handle(tmp_path / "instance", working=working(copy=copy)) as instance:
+        instance.index("sums", SUM, imports={"orders": log.path}, key="k")
+        instance.index("ones", "SELECT k FROM sums", key="k")
+        instance.index("well", ROWS, imports={"orders": log.path}, key="k")
+        for id_ in ("sums", "ones", "well"):
+            instance.await_frontier(id_, 3)
+        early = [instance.subscribe(query, as_of=3) for query in queries]
+        well = instance.subscribe("SELECT k FROM well", as_of=3)
+        spoil(log)
+        peeks_the_failure(instance, "ones", 4, "sums")
+        late = [instance.subscribe(query, as_of=3) for query in queries]
+        for batches in (*early, *late):  # what is complete comes first
+            first = batches.next_batch(timeout_s=60)
+            assert first is not None
+            assert first.updates.num_rows == 2
+            hears_the_failure(batches)
+            assert batches.next_batch(timeout_s=0) is None
+        for query in queries:
+            with pytest.raises(
+                OperatorError, match=r"could not copy to .*: found that 'sums', which it waits for, has"
+            ):
+                instance.copy_to(query, tmp_path / "copy", as_of=4, timeout_s=60)
+            assert instance.copy_to(query, tmp_path / "copy", as_of=3, timeout_s=60) == 1
+        append(log, (5, 1, 9, 90), upper=6)
+        while (batch := well.next_batch(timeout_s=60)) is not None and batch.upper != Antichain.of(6):
+            pass
+        assert batch is not None
+
+
+def hears_the_failure(batches: Any) -> None:
+    text = rf"could not continue subscribe '{batches.id}': found that 'sums', which it waits for, has failed: "
+
+    def take_all() -> None:
+        while batches.next_batch(timeout_s=60) is not None:
+            pass
+
+    with pytest.raises(OperatorError, match=text):
+        take_all()
+
+
 def test_peek_of_an_export_beside_one_that_failed_is_answered(tmp_path: Path, log: Log) -> None:
     with handle(tmp_path / "instance") as instance:
         exports = [Export(id_, "log", json.dumps({"path": str(tmp_path / id_)})) for id_ in ("well", "lost")]
@@ -255,3 +305,36 @@ def test_peeks_of_all_that_reads_what_failed_are_answered(
         for id_ in reads:
             instance.await_frontier(id_, 4)
             assert instance.peek(id_, at=4).num_rows == 3
+
+
+# The main thread ends while another one uses the instance: pools of threads take nothing more from then on.
+ENDED_BEFORE = """
+import sys, threading
+from pathlib import Path
+from spark_timely.errors import TimelyError
+from tests.unit.compute.instances import TOTALS, append, handle, orders
+
+log = orders(Path(sys.argv[1]) / "orders", (1, 1, 1, 10), upper=2)
+instance = handle(Path(sys.argv[1]) / "instance")
+instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
+instance.await_frontier("totals", 1)
+
+def use():
+    threading.main_thread().join()
+    append(log, (2, 1, 1, 10), upper=3)
+    try:
+        instance.await_frontier("totals", 2, timeout_s=30)
+    except TimelyError as error:
+        print(error.message.partition(": ")[2])
+
+threading.Thread(target=use).start()
+"""
+
+
+def test_instance_that_nobody_closed_ends_in_silence(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDED_BEFORE, str(tmp_path)], capture_output=True, text=True, timeout=120, cwd=ROOT
+    )
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("found that the main thread has ended\n", "", 0)
+    with handle(tmp_path / "instance") as instance:  # the next one continues
+        instance.await_frontier("totals", 2)

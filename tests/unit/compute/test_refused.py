@@ -465,7 +465,7 @@ def test_paths_of_a_command_are_those_of_where_it_is_given(
     assert "into" not in asked[2][1]
 
 
-def test_request_before_a_process_runs_is_no_failure_and_is_done_later(
+def test_request_before_a_process_runs_is_done_later(
     tmp_path: Path, log: Log, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(*words: str) -> tuple[int, str, str]:

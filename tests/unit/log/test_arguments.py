@@ -132,7 +132,7 @@ def test_argument_of_another_type_is_refused_by_its_name(what: str) -> None:
 @pytest.mark.parametrize(
     "shows", [math.nan, math.inf, -1.0, 1e300, -(10**400), 10**400, "now"], ids=lambda s: str(s)[:9]
 )
-def test_clock_that_went_wrong_is_refused_in_a_log_that_is_there(shows: Any) -> None:
+def test_clock_that_went_wrong_is_refused_at_a_commit(shows: Any) -> None:
     now: list[Any] = [1.0]
     log = MemoryLog.create(SCHEMA, minimum=(0,), clock=lambda: now[0])
     log.writer(owner="me").advance(3)
@@ -147,7 +147,7 @@ def test_clock_that_went_wrong_is_refused_in_a_log_that_is_there(shows: Any) -> 
 @pytest.mark.parametrize(
     "given", [math.nan, -1, -math.inf, -(10**400), "1 minute", None, True, dt.timedelta(1)], ids=str
 )
-def test_length_of_time_that_is_no_number_of_seconds_is_refused(given: Any) -> None:
+def test_length_of_time_that_is_no_number_is_refused(given: Any) -> None:
     with pytest.raises(
         InvalidUsageError, match=r"could not wait: found timeout_s=.*hint: give a number of seconds, 0 or"
     ):
