@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from spark_timely.errors import InvalidUsageError
+from spark_timely.log.arguments import seconds_of
 
 __all__ = ["Checkpoint", "ManualClock", "MicroBatch", "StreamDriver", "StreamReader"]
 
@@ -44,7 +44,7 @@ class ManualClock:
     __slots__ = ("_now",)
 
     def __init__(self, *, now: float = 0.0) -> None:
-        self._now = float(now)
+        self.set(now)
 
     def __call__(self) -> float:
         """Return the present reading, in seconds.
@@ -67,7 +67,7 @@ class ManualClock:
         Raises
         ------
         InvalidUsageError
-            If `seconds` is negative: a test that wants a clock that was set back says so with `set`.
+            If `seconds` is negative, or no number: a test that wants a clock that was set back says so with `set`.
 
         Examples
         --------
@@ -76,13 +76,8 @@ class ManualClock:
         >>> clock()
         1.0
         """
-        if seconds < 0:
-            msg = f"could not advance the clock: found seconds={seconds!r}"
-            raise InvalidUsageError(
-                msg,
-                hint="use set() for a clock that is set back",
-            )
-        self._now += float(seconds)
+        hint = "give a number of seconds, 0 or more; use set() for a clock that is set back"
+        self._now += seconds_of("could not advance the clock", "seconds", seconds, hint=hint)
 
     def set(self, now: float, /) -> None:
         """Put the clock to a reading, also an earlier one.
@@ -92,6 +87,11 @@ class ManualClock:
         now : float
             Seconds since the epoch.
 
+        Raises
+        ------
+        InvalidUsageError
+            If `now` is negative, or no number.
+
         Examples
         --------
         >>> clock = ManualClock(now=5.0)
@@ -99,7 +99,7 @@ class ManualClock:
         >>> clock()
         1.0
         """
-        self._now = float(now)
+        self._now = seconds_of("could not set the clock", "now", now)
 
 
 class StreamReader(Protocol):

@@ -93,6 +93,12 @@ def test_manual_clock_refuses_to_advance_backwards() -> None:
     clock = ManualClock(now=5)
     with pytest.raises(InvalidUsageError, match="seconds=-1"):
         clock.advance(-1)
+    for wrong in (float("nan"), "1", None):
+        for use in (clock.advance, clock.set, lambda now: ManualClock(now=now)):
+            with pytest.raises(
+                InvalidUsageError, match=f"could not .* the clock: found .*={wrong!r} — hint: give a number"
+            ):
+                use(wrong)
     clock.set(2)
     assert clock() == 2.0
 
