@@ -253,7 +253,7 @@ def test_answer_is_the_same_beside_variables_of_the_session(
         st.sql(dirty, "SELECT abs(k) FROM t", names={"t": log})
 
 
-def test_task_whose_output_is_not_there_is_refused_alike_in_every_session(
+def test_task_without_its_output_is_refused_in_every_session(
     spark: SparkSession, dirty: SparkSession, tmp_path: Path
 ) -> None:
     log = st.create_log(tmp_path / "log", pa.schema([("k", pa.int64()), ("n", pa.int64())]), minimum=(0,))

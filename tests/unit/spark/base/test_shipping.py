@@ -105,9 +105,7 @@ def test_module_of_a_user_that_is_missing_is_named(monkeypatch: pytest.MonkeyPat
         pickle.loads(content)
 
 
-def test_task_finds_what_its_session_ships_where_spark_does_not_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_task_finds_what_its_session_ships_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = "0f8fad5b-d9cb-469f-a165-70867728950e"
     for machine in ("driver", "executor"):
         (tmp_path / machine / session).mkdir(parents=True)
