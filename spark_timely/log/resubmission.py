@@ -33,6 +33,7 @@ from spark_timely.log.rows import table_of
 from spark_timely.log.writer import StreamWriter
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.note import Note, joined_spans
+from spark_timely.protocol.policy import NO_TIME, OUT_OF_BOUNDS
 
 if TYPE_CHECKING:
     from spark_timely.log.rows import RowsLike
@@ -121,10 +122,16 @@ def _rows(
             hint="take the numbers from the column _seq of the letters; letters that keep_dead has removed are gone",
             context={"path": log.path, "stream": stream, "seq": seq},
         )
-    own = ("_log_id", "_stream", "_seq", "_reason", "_at")
-    if rows is None:
-        return letters.drop_columns([name for name in own if name in letters.column_names])
-    found = table_of(rows(letters) if callable(rows) else rows, log.format, attempt=attempt)
+    found = letters
+    if rows is not None:
+        found = table_of(rows(letters) if callable(rows) else rows, log.format, attempt=attempt)
+    if not found.num_rows:
+        msg = f"{attempt}: found no rows to append for {letters.num_rows} letters"
+        raise InvalidUsageError(
+            msg,
+            hint="a commit's letters are brought back once: give the rows that are to be appended",
+            context={"seq": seq},
+        )
     if found.num_rows > letters.num_rows:
         msg = f"{attempt}: found {found.num_rows} rows for {letters.num_rows} letters"
         raise InvalidUsageError(
@@ -137,7 +144,28 @@ def _rows(
         if name in found.column_names and not pc.all(pc.equal(found[name], value), min_count=0).as_py():
             msg = f"{attempt}: found rows of another {name}"
             raise InvalidUsageError(msg, hint=f"give rows with {name}={value!r} alone, or without the column")
+    _check_times(log, found, letters, attempt)
+    own = ("_log_id", "_stream", "_seq", "_reason", "_at")
     return found.drop_columns([name for name in own if name in found.column_names])
+
+
+def _check_times(log: CaptureLog, rows: pa.Table, letters: pa.Table, attempt: str) -> None:
+    """Refuse letters without a usable time that were given none: what they stand at, the minimum, is not theirs."""
+    if "_reason" not in rows.column_names:
+        return
+    same = _without_time(rows["_reason"])
+    for name in log.domain.columns:  # one turn per coordinate
+        if name not in rows.column_names or rows[name].type != letters[name].type:
+            return
+        same = pc.and_(same, pc.is_in(rows[name], letters.filter(_without_time(letters["_reason"]))[name]))
+    n = pc.sum(same).as_py()
+    if n:
+        msg = f"{attempt}: found {n} of {rows.num_rows} without a time"
+        raise InvalidUsageError(msg, hint="give them times: the column holds the log's minimum, for want of one")
+
+
+def _without_time(reasons: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.or_(pc.starts_with(reasons, NO_TIME), pc.starts_with(reasons, OUT_OF_BOUNDS))
 
 
 def _append(

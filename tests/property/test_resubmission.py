@@ -159,7 +159,9 @@ def _without_list(note: Note) -> Note:
         ({"_time": [0], "v": [1]}, errors.UnheldCapabilityError, "found time=0 behind the frontier"),
         ({"_time": [9], "v": [1], "_seq": [77]}, errors.InvalidUsageError, "found rows of another _seq"),
         ({"_time": [None], "v": [1]}, errors.InvalidUsageError, "column '_time'"),
-        (None, errors.UnheldCapabilityError, "behind the frontier"),
+        (None, errors.InvalidUsageError, "found 1 of 1 without a time"),
+        (lambda letters: letters, errors.InvalidUsageError, "found 1 of 1 without a time"),
+        (lambda letters: letters.slice(0, 0), errors.InvalidUsageError, "found no rows to append for 1 letters"),
     ],
 )
 def test_rows_that_cannot_come_back_are_refused(give: object, kind: type[errors.TimelyError], text: str) -> None:
@@ -170,6 +172,20 @@ def test_rows_that_cannot_come_back_are_refused(give: object, kind: type[errors.
     with pytest.raises(kind, match=text):
         world.plain.resubmit(seq, give)
     assert world.plain.version == before
+
+
+def test_letter_without_a_time_is_no_message_of_the_minimum() -> None:
+    log = MemoryLog.create(VALUES, times=["long", "long"], minimum=(0, 0))
+    writer = log.writer(owner="me", bad_time="deadLetter", late_data="deadLetter")
+    bad = {"_time_0": pa.array([None, 4], pa.int64()), "_time_1": pa.array([2, 5], pa.int64()), "v": [7, 8]}
+    seq = writer.append(bad).state.seq
+    version = log.version
+    for give in (None, lambda letters: letters):
+        with pytest.raises(errors.InvalidUsageError, match="found 1 of 1 without a time"):
+            log.resubmit(seq, give)
+    assert log.version == version
+    assert log.resubmit(seq, {"_time_0": [0], "_time_1": [0], "v": [7]}).committed  # by hand it may be there
+    assert log.messages()["v"].to_pylist() == [7, 8]
 
 
 def test_letters_of_another_log_and_of_no_commit_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from spark_timely.compute.drive.failures import failure_behind
 from spark_timely.compute.introspection import RELATIONS
 from spark_timely.errors import MissingError, NotBeyondError
 
@@ -101,6 +102,8 @@ class Facts:
         ------
         NotBeyondError
             If none is given, and none is complete.
+        OperatorError
+            If it is because of a failure that none is complete.
         """
         context = self._context
         with context.lock:
@@ -113,6 +116,10 @@ class Facts:
                 there = context.instance.collection(target)
                 domain = self.domain_of(target)
                 upper = domain.minimum_frontier if there.upper is None else there.upper
+            if at is None and upper.less_equal(domain.minimum):
+                failed = failure_behind(context, self._hosted, target, upper, f"could not peek {target!r}")
+                if failed is not None:
+                    raise failed
         if at is not None:
             return domain.parse_time(at)
         if upper.is_empty:

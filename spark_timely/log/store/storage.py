@@ -195,11 +195,12 @@ def _store_url(url: str, *, literal: bool) -> str:
     # delta-rs takes what is behind them for no part of the path.
     odd = None if literal or parsed is None else _BEHIND.search(url)
     if odd is not None:
-        msg = f"could not use path {url!r}: found {odd[0]!r} in it"
+        shown = f"{url[: odd.start()]}{odd[0]}…"  # what is behind it may be anything, a secret too
+        msg = f"could not use path {shown!r}: found {odd[0]!r} in it"
         raise InvalidUsageError(
             msg,
             hint="name the folder without it: in a URL the path ends there",
-            context={"path": url},
+            context={"path": shown},
         )
     return clean_url(url)
 

@@ -338,3 +338,15 @@ def test_instance_that_nobody_closed_ends_in_silence(tmp_path: Path) -> None:
     assert (ended.stdout, ended.stderr, ended.returncode) == ("found that the main thread has ended\n", "", 0)
     with handle(tmp_path / "instance") as instance:  # the next one continues
         instance.await_frontier("totals", 2)
+
+
+def test_peek_of_what_failed_before_its_first_time_is_answered_by_the_failure(tmp_path: Path) -> None:
+    log = orders(tmp_path / "orders", (1, -1, 1, 10), upper=9)  # a row is taken away that is not there
+    with handle(tmp_path / "instance") as instance:
+        instance.index("sums", SUM, imports={"orders": log.path}, key="k")
+        instance.index("ones", "SELECT k FROM sums", key="k")
+        wait_until(lambda: instance.show("errors").num_rows > 0)
+        for id_ in ("sums", "ones"):
+            for at in (None, 40):
+                with pytest.raises(OperatorError, match=rf"could not peek '{id_}'.*: found that 'sums'.* has failed: "):
+                    instance.peek(id_, at=at, timeout_s=60)
