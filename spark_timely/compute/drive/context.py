@@ -86,6 +86,10 @@ class Context:
         """Return all dataflows that are there."""
         return (*self.instance.running(), *self.instance.suspended())
 
+    def writer_of(self, id_: str) -> str | None:
+        """Return the name of the dataflow of an export that is there; None if there is none."""
+        return next((each.dataflow.name for each in self.runs() if id_ in each.dataflow.export_ids), None)
+
     def started(self) -> tuple[Running, ...]:
         """Return the dataflows that started; asked for often, and seldom another answer."""
         if self._started_at != self.instance.version:

@@ -45,7 +45,7 @@ from spark_timely.compute.command_log import CommandLog
 from spark_timely.compute.drive.context import FAR_POLL_S, Context, may_pass
 from spark_timely.compute.drive.copies import Copies
 from spark_timely.compute.drive.facts import Facts
-from spark_timely.compute.drive.folders import folders_of, states_of, unknown_of
+from spark_timely.compute.drive.folders import fence_of, folders_of, is_own, states_of, unknown_of
 from spark_timely.compute.drive.following import follow
 from spark_timely.compute.drive.hosted import Hosted, passed_import
 from spark_timely.compute.drive.hosting import Hosting
@@ -381,7 +381,8 @@ class Driver:
             self.instance.handle(each)
         if isinstance(command, Peek) and command.collection in exports:
             # Known from now on: it is answered also where the collection is dropped meanwhile.
-            self._peeks.know(command, self.place.path_of(exports[command.collection]))
+            path, flow = self.place.path_of(exports[command.collection]), self.context.writer_of(command.collection)
+            self._peeks.know(command, path, flow or "")
         self._store_due = self._store_due or lasts
         self.wake.set()
 
@@ -399,13 +400,24 @@ class Driver:
                 return [] if self.context.follows else [Mark(name, "passing") for name in names if name is not None]
             case AllowCompaction(id_, frontier) if lasts and frontier.is_empty and id_ in exports:
                 name, path = place.name_of(exports[id_]), place.path_of(exports[id_])
-                return [] if name is None or path is None else [Mark(name, "dropped", self._log_id_at(path))]
+                return [] if name is None or path is None else [self._mark_of_dropped(id_, name, path)]
         return []
 
-    def _log_id_at(self, path: str) -> str | None:
-        """Return the id of a log that is there, and can be looked at."""
+    def _mark_of_dropped(self, id_: str, folder: str, path: str) -> Mark:
+        """Return the mark of the folder of an export that is dropped: what another dataflow has written there stays."""
+        log = self._log_at(path)
+        if log is None:
+            return Mark(folder, "dropped")
+        flow, own = self.context.writer_of(id_), self.context.commands.instance
+        stays = flow is not None and fence_of(log) is not None and not is_own(log, own, flow)
+        if stays:
+            _log.warning("folder %r of %r stays: another dataflow has written what is in it", folder, id_)
+        return Mark(folder, "left" if stays else "dropped", log.log_id)
+
+    def _log_at(self, path: str) -> Log | None:
+        """Return a log that is there, and can be looked at."""
         try:
-            return self.context.opened(path).log_id
+            return self.context.opened(path)
         except TimelyError as error:
             _log.debug("log %r cannot be looked at: %s", path, error)
             return None
@@ -520,7 +532,8 @@ class Driver:
             if name in self._upkeep.used():
                 msg = f"{what}: found that a collection has it"
                 raise InvalidUsageError(msg, hint="drop the collection")
-            ledger = self.context.ledger.put(Mark(name, "asked", self._log_id_at(f"{self.place.collections}/{name}")))
+            log = self._log_at(f"{self.place.collections}/{name}")
+            ledger = self.context.ledger.put(Mark(name, "asked", None if log is None else log.log_id))
             self._commands.add(ledger.rows())
             self.context.ledger = ledger
             self._upkeep.gone.pop(name, None)

@@ -30,7 +30,18 @@ if TYPE_CHECKING:
     from spark_timely.log.store.storage import TableStorage
     from spark_timely.protocol.note import Fence
 
-__all__ = ["ASIDE", "FolderState", "Found", "Removal", "fence_of", "folders_of", "found_at", "states_of", "unknown_of"]
+__all__ = [
+    "ASIDE",
+    "FolderState",
+    "Found",
+    "Removal",
+    "fence_of",
+    "folders_of",
+    "found_at",
+    "is_own",
+    "states_of",
+    "unknown_of",
+]
 
 ASIDE: Final = ".gone"
 """Behind the name of a folder that is looked at to be deleted. No folder of a collection has such a name."""
@@ -63,6 +74,14 @@ def fence_of(log: Log, /) -> Fence | None:
     state = log.stream(_MAIN)
     note = None if state is None else state.note.output
     return None if note is None else note.fence
+
+
+def is_own(log: Log, instance: str, name: str, /) -> bool:
+    """Return whether an instance's dataflow of a name has written a log: folders may have been exchanged."""
+    fence, state = fence_of(log), log.stream(_MAIN)
+    if fence is None or state is None or fence.instance != instance:
+        return False
+    return state.owner in (f"dataflow {name} of instance {instance}", f"task {name} of instance {instance}")
 
 
 def found_at(path: str, options: dict[str, str], /) -> Found:

@@ -79,6 +79,7 @@ class Hosting:
             working.task_bodies,
             working.functions,
             working.keyed_bytes,
+            writer_of=context.writer_of,
         )
         self.checked: Hosted | None = None
         """What was opened to check a dataflow that is being created."""
@@ -155,21 +156,21 @@ class Hosting:
         self._context.tell_error(running.number, running.live, error)
         for export in running.dataflow.exports:  # what was written stays readable as far as it is
             if export.id in running.live and export.kind in ("index", "log"):
-                self._tell_upper_of(running.number, export)
+                self._tell_upper_of(running, export)
         # A log that another start is about to make is there in a moment.
         if _lasts(error, tries) and (tries >= _LOOKS_MISSING or not isinstance(error, LogMissingError)):
             self._on_failed(running.number, error)
 
-    def _tell_upper_of(self, number: int, export: Export) -> None:
+    def _tell_upper_of(self, running: Running, export: Export) -> None:
         """State how far an output is that nothing writes now, if it is this instance's."""
         path = self._context.place.path_of(export)
         try:
-            log = None if path is None else own_log(self._context, path)
+            log = None if path is None else own_log(self._context, path, running.dataflow.name)
         except Exception as error:  # noqa: BLE001 - the next try says so
             _log.debug("output %r cannot be looked at: %s", export.id, error)
             return
         if log is not None:
-            self._context.instance.tell(Upper(export.id, number, log.frontier()))
+            self._context.instance.tell(Upper(export.id, running.number, log.frontier()))
 
     def _guarded(self, number: int, hosted: Hosted, act: Callable[[int, Hosted], None]) -> None:
         """Do something for one dataflow; what fails is shown, and done again later (invariant 2)."""

@@ -56,13 +56,13 @@ class Peeks:
         self._context, self._watches, self._hosted = context, watches, hosted
         self._answerers = ThreadPoolExecutor(_ANSWERERS, thread_name_prefix="spark_timely-answer")
         self._running: dict[str, tuple[Future[None], float]] = {}
-        # What a peek saw when it was tried last, and the path of what it asks.
+        # What a peek saw when it was tried last; the path of what it asks, and the dataflow that writes there.
         self._tried: dict[str, object] = {}
-        self._paths: dict[str, str | None] = {}
+        self._paths: dict[str, tuple[str | None, str]] = {}
 
-    def know(self, asked: Peek, path: str | None) -> None:
+    def know(self, asked: Peek, path: str | None, name: str) -> None:
         """Know from now on where a peek reads: it is answered also where the collection is dropped meanwhile."""
-        self._paths[asked.id] = path
+        self._paths[asked.id] = path, name
 
     def answer(self) -> None:
         """Begin to answer the peeks for which something has moved."""
@@ -133,7 +133,7 @@ class Peeks:
 
     def _named(self, error: Exception, asked: Peek) -> Exception:
         """Return an error with the collection in the place of its log, whose path nobody has asked for."""
-        path = self._paths.get(asked.id)
+        path, _ = self._paths.get(asked.id, (None, ""))
         if isinstance(error, TimelyError) and asked.collection is not None and path is not None:
             error.relabel(f"log {path!r}", repr(asked.collection))
         return error
@@ -149,13 +149,13 @@ class Peeks:
             if relation is not None:
                 table = context.instance.introspection.table(relation)
             else:
-                path = asked.path or self._paths[asked.id]
+                path, name = (asked.path, "") if asked.path else self._paths[asked.id]
         if relation is not None:
             return peek(_as_log(table), at=0, timeout_s=0, **options)
         assert path is not None
-        log = context.opened(path) if asked.collection is None else own_log(context, path)
+        log = context.opened(path) if asked.collection is None else own_log(context, path, name)
         if log is None:
-            msg = f"could not peek {asked.collection!r}: found a log in {path!r} that the instance has not written"
+            msg = f"could not peek {asked.collection!r}: found a log in {path!r} that its dataflow has not written"
             raise DataLossError(msg, hint="see why and errors: its output was replaced", context={"path": path})
         at = written(log.domain, asked.time)
         return peek(

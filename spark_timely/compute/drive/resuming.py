@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from spark_timely.compute.as_of import DataflowFacts, ExportFacts, ImportFacts, choose_as_of, stepped_back
 from spark_timely.compute.command import AllowCompaction, Command, CreateDataflow, Dataflow, Export
-from spark_timely.compute.drive.folders import fence_of
+from spark_timely.compute.drive.folders import is_own
 from spark_timely.compute.drive.task import recorded_beginning
 from spark_timely.compute.plan import is_task
 from spark_timely.errors import LogMissingError, TimelyError
@@ -201,7 +201,7 @@ def may_forget(context: Context, id_: str, frontier: Antichain, /, dataflow: Dat
     if of is None:
         return frontier.meet(context.created().domain.minimum_frontier)
     path = context.place.path_of(next(each for each in of.exports if each.id == id_))
-    log = None if path is None else own_log(context, path)
+    log = None if path is None else own_log(context, path, of.name)
     upper = of.domain.minimum_frontier if log is None else log.frontier()
     return frontier.meet(of.as_of.join(stepped_back(upper, of.domain)))
 
@@ -252,8 +252,8 @@ def _less_of(context: Context, command: AllowCompaction, dataflow: Dataflow) -> 
     return replace(command, frontier=taken)
 
 
-def own_log(context: Context, path: str, /) -> Log | None:
-    """Return the log of an output as it is now, if it is there and this instance has written it.
+def own_log(context: Context, path: str, name: str, /) -> Log | None:
+    """Return the log of an output as it is now, if it is there and the dataflow of a name has written it.
 
     Raises
     ------
@@ -264,5 +264,4 @@ def own_log(context: Context, path: str, /) -> Log | None:
         log = context.opened(path)
     except LogMissingError:
         return None
-    fence = fence_of(log)
-    return None if fence is None or fence.instance != context.commands.instance else log
+    return log if is_own(log, context.commands.instance, name) else None

@@ -41,6 +41,8 @@ class Surroundings:
         Of Python, which interactive dataflows call.
     keyed_bytes : callable
         As of `Working`.
+    writer_of : callable
+        Gives the name of the dataflow of an export, by its id; None where it is not known.
     """
 
     place: Place
@@ -50,6 +52,7 @@ class Surroundings:
     task_bodies: TaskBodies | None = None
     functions: Functions = field(default_factory=Functions)
     keyed_bytes: Callable[[], int | None] = lambda: None
+    writer_of: Callable[[str], str | None] = lambda _: None
 
 
 class Runner(Protocol):

@@ -110,15 +110,15 @@ class Upkeep:
         for running in self._context.runs():  # one turn per dataflow
             for export in running.dataflow.exports:
                 if export.kind == "index" and export.id in running.live:
-                    self._compact(export)
+                    self._compact(export, running.dataflow.name)
 
-    def _compact(self, export: Export) -> None:
+    def _compact(self, export: Export, name: str) -> None:
         context = self._context
         since, path = context.instance.since_of(export.id), context.place.path_of(export)
         if path is None or since.is_empty or self._compacted.get(export.id) == since:
             return
         try:
-            log = own_log(context, path)
+            log = own_log(context, path, name)
             if log is None:
                 return  # not made yet, or another one in its place
             allowed = since.meet(stepped_back(log.frontier(), log.domain))

@@ -350,3 +350,28 @@ def test_peek_of_what_failed_before_its_first_time_is_answered_by_the_failure(tm
             for at in (None, 40):
                 with pytest.raises(OperatorError, match=rf"could not peek '{id_}'.*: found that 'sums'.* has failed: "):
                     instance.peek(id_, at=at, timeout_s=60)
+
+
+def test_collections_whose_folders_were_exchanged_are_not_read_as_each_other(tmp_path: Path, log: Log) -> None:
+    place = tmp_path / "instance"
+    with handle(place) as instance:
+        instance.index("sums", SUM, imports={"orders": log.path}, key="k")
+        instance.index(
+            "counts", "SELECT k, count(*) AS s FROM orders GROUP BY k", imports={"orders": log.path}, key="k"
+        )
+        for id_ in ("sums", "counts"):
+            instance.await_frontier(id_, 3)
+    one, other = sorted((place / "collections").iterdir())
+    one.rename(place / "aside")
+    other.rename(one)
+    (place / "aside").rename(other)
+    with handle(place) as instance:
+        for id_ in ("sums", "counts"):
+            with pytest.raises((DataLossError, OperatorError), match=r"has not written|owned by|with other columns"):
+                instance.peek(id_, at=3, timeout_s=30)
+            with pytest.raises(DataLossError, match=f"{id_!r} has not written"):
+                instance.subscribe(f"SELECT k FROM {id_}", as_of=3)
+        instance.drop("sums")
+        wait_until(lambda: not instance.has("sums"))
+    ids = {open_log(each).stream("main").owner.split()[1] for each in (one, other)}  # type: ignore[union-attr]
+    assert ids == {"sums", "counts"}
