@@ -108,7 +108,8 @@ class SinkOptions(Options):
         None,
         "Rows further ahead than this never move the frontier: they are refused, kept as dead letters, or "
         "(`lateData=advance`) kept at their own time. Measured from the wall clock for dates and timestamps, from the "
-        "stream's held time for integers.",
+        "stream's held time for integers: not while that is the log's minimum, since nothing says then how large "
+        "times are.",
         unit="a duration such as `12 hours`; for integer times a number",
     )
     late_data: str = _option(

@@ -117,7 +117,7 @@ def begun(pool: ThreadPoolExecutor, do: Callable[_P, _R], /, *given: _P.args, **
     done: Future[_R] = Future()
     try:
         done.set_result(do(*given, **more))
-    except Exception as error:  # noqa: BLE001 - as of a pool: who asks for the result gets it
+    except Exception as error:  # noqa: BLE001 - as of a pool: the call for the result raises it
         done.set_exception(error)
     return done
 

@@ -125,8 +125,8 @@ def _session_files() -> tuple[str, ...]:
 
     `addArtifacts` ships for one session: its files are in a folder with the session's id. Spark copies them to the
     executors for each task, but does not tell the tasks of a streaming sink which session it is (4.2): their Python
-    looks in the folder of all sessions, in vain. The process that plans the sink does know. Empty where nothing is
-    shipped so, and in a client, for which the planning process pickles again.
+    looks in the folder of all sessions, and finds nothing. The process that plans the sink does know. Empty where
+    nothing is shipped so, and in a client, for which the planning process pickles again.
     """
     root = pyspark.SparkFiles._root_directory if hasattr(pyspark, "SparkFiles") else None  # a client has no files
     if root is None or not _is_id(os.path.basename(root)):

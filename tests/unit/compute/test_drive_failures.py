@@ -340,7 +340,7 @@ def test_instance_that_nobody_closed_ends_in_silence(tmp_path: Path) -> None:
         instance.await_frontier("totals", 2)
 
 
-def test_peek_of_what_failed_before_its_first_time_is_answered_by_the_failure(tmp_path: Path) -> None:
+def test_newest_peek_of_what_never_began_names_its_failure(tmp_path: Path) -> None:
     log = orders(tmp_path / "orders", (1, -1, 1, 10), upper=9)  # a row is taken away that is not there
     with handle(tmp_path / "instance") as instance:
         instance.index("sums", SUM, imports={"orders": log.path}, key="k")
@@ -352,7 +352,7 @@ def test_peek_of_what_failed_before_its_first_time_is_answered_by_the_failure(tm
                     instance.peek(id_, at=at, timeout_s=60)
 
 
-def test_collections_whose_folders_were_exchanged_are_not_read_as_each_other(tmp_path: Path, log: Log) -> None:
+def test_exchanged_folders_are_not_read_as_each_other(tmp_path: Path, log: Log) -> None:
     place = tmp_path / "instance"
     with handle(place) as instance:
         instance.index("sums", SUM, imports={"orders": log.path}, key="k")
