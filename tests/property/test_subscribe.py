@@ -511,16 +511,16 @@ def ends_behind_up_to(patch: Patch) -> None:
 MUTANTS: dict[Callable[[Patch], None], int] = {
     resumes_at_the_progress: 0,
     retains_nothing: 0,
-    retains_what_was_reached: 105,
-    leaves_times_before_as_of: 0,
+    retains_what_was_reached: 113,
+    leaves_times_before_as_of: 2,
     gives_the_open_time: 0,
-    sums_nothing: 0,
-    shares_whatever_the_origin: 0,
-    chooses_by_times_that_are_not_moved: 0,
-    shares_past_the_end: 5,
+    sums_nothing: 3,
+    shares_whatever_the_origin: 11,
+    chooses_by_times_that_are_not_moved: 3,
+    shares_past_the_end: 68,
     moves_with_the_first_row: 0,
     gives_contents_unasked: 0,
-    ends_behind_up_to: 0,
+    ends_behind_up_to: 8,
 }
 
 
