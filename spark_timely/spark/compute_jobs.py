@@ -183,7 +183,11 @@ class Jobs:
         OperatorError
         """
         if self._new_session is None and (self._lost or is_stopped(self._spark)):
-            raise OperatorError(self._stopped(), hint="make another session, and hand it over with use_session")
+            raise OperatorError(
+                self._stopped(),
+                hint="make another session, and hand it over with use_session",
+                context={"session": "stopped"},
+            )
 
     def session(self) -> SparkSession:
         """Return the session, for what needs one beside `run`; or another one where it is lost.
