@@ -520,15 +520,19 @@ class SparkCases:
         return self._compare_aggregates("complete_aggregate_splits_vs_stateful_into_parquet", None, "parquet")
 
 
+_reported: dict[str, set[int]] = {}
+"""By run of a query, the micro-batches that `last_micro_batch` has told of."""
+
+
 def last_micro_batch(query: StreamingQuery, deadline_s: float) -> float:
     """Return the seconds of the micro-batches that ran since this was asked last, once they are reported."""
-    seen = getattr(query, "_bench_seen", set())
+    seen = _reported.setdefault(str(query.runId), set())
     deadline = time.perf_counter() + deadline_s
     while time.perf_counter() < deadline:
         ran = [p for p in query.recentProgress if "addBatch" in p.durationMs and p.batchId not in seen]
         # While one runs it is perhaps the one that is asked for: an idle one before it may be reported already.
         if ran and not query.status["isTriggerActive"]:
-            query._bench_seen = seen | {p.batchId for p in ran}  # type: ignore[attr-defined]
+            seen |= {p.batchId for p in ran}
             return sum(p.durationMs["triggerExecution"] for p in ran) / 1000
         time.sleep(0.005)
     message = f"no micro-batch was reported within {deadline_s} s"

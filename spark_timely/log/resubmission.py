@@ -11,6 +11,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -144,28 +145,39 @@ def _rows(
         if name in found.column_names and not pc.all(pc.equal(found[name], value), min_count=0).as_py():
             msg = f"{attempt}: found rows of another {name}"
             raise InvalidUsageError(msg, hint=f"give rows with {name}={value!r} alone, or without the column")
-    _check_times(log, found, letters, attempt)
+    _check_origin(log, found, letters, attempt)
     own = ("_log_id", "_stream", "_seq", "_reason", "_at")
     return found.drop_columns([name for name in own if name in found.column_names])
 
 
-def _check_times(log: CaptureLog, rows: pa.Table, letters: pa.Table, attempt: str) -> None:
-    """Refuse letters without a usable time that were given none: what they stand at, the minimum, is not theirs."""
-    if "_reason" not in rows.column_names:
+def _check_origin(log: CaptureLog, rows: pa.Table, letters: pa.Table, attempt: str) -> None:
+    """Refuse letters of another commit of this number, and those without a usable time that were given none.
+
+    A copy of a log, or one that was restored, has the log's id, and numbers its commits alike: when a letter was
+    decided tells them apart. A letter without a time stands at the minimum, which is not its own.
+    """
+    if "_at" in rows.column_names:
+        decided = rows["_at"].drop_null()
+        if not pc.all(_are_in(decided, letters["_at"], unlike=True), min_count=0).as_py():
+            msg = f"{attempt}: found rows of another _at"
+            raise InvalidUsageError(msg, hint="read the letters again: the log went back, or they are of a copy of it")
+    without = letters.filter(pc.or_(*(pc.starts_with(letters["_reason"], each) for each in (NO_TIME, OUT_OF_BOUNDS))))
+    names = ("_reason", *log.domain.columns)
+    if not without.num_rows or not set(names).issubset(rows.column_names):
         return
-    same = _without_time(rows["_reason"])
-    for name in log.domain.columns:  # one turn per coordinate
-        if name not in rows.column_names or rows[name].type != letters[name].type:
-            return
-        same = pc.and_(same, pc.is_in(rows[name], letters.filter(_without_time(letters["_reason"]))[name]))
-    n = pc.sum(same).as_py()
+    still = [_are_in(rows[name], without[name], unlike=False) for name in names]  # one turn per coordinate
+    n = pc.sum(reduce(pc.and_, still), min_count=0).as_py()
     if n:
         msg = f"{attempt}: found {n} of {rows.num_rows} without a time"
         raise InvalidUsageError(msg, hint="give them times: the column holds the log's minimum, for want of one")
 
 
-def _without_time(reasons: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.or_(pc.starts_with(reasons, NO_TIME), pc.starts_with(reasons, OUT_OF_BOUNDS))
+def _are_in(values: pa.ChunkedArray, known: pa.ChunkedArray, *, unlike: bool) -> pa.ChunkedArray:
+    """Return which values are among known ones; `unlike` of all of them where they are of a kind that has none such."""
+    try:
+        return pc.is_in(values.cast(known.type), known)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return pa.chunked_array([pa.repeat(pa.scalar(unlike), len(values))])
 
 
 def _append(

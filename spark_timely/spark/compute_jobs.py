@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyspark.errors import PySparkException
 
+from spark_timely.compute.drive.working import SESSION_LOST
 from spark_timely.dataflow.engine.outputs import pause_s
 from spark_timely.errors import CanceledError, InvalidUsageError, OperatorError, described
 from spark_timely.masking import masked_logger
@@ -186,7 +187,7 @@ class Jobs:
             raise OperatorError(
                 self._stopped(),
                 hint="make another session, and hand it over with use_session",
-                context={"session": "stopped"},
+                context=SESSION_LOST,
             )
 
     def session(self) -> SparkSession:

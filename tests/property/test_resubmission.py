@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from spark_timely import errors
 from spark_timely.log import Log, MemoryLog
+from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store.base import MemoryStore
 from spark_timely.protocol.note import Note
 from tests.faults.unreliable import UnreliableStore
@@ -186,6 +189,39 @@ def test_letter_without_a_time_is_no_message_of_the_minimum() -> None:
     assert log.version == version
     assert log.resubmit(seq, {"_time_0": [0], "_time_1": [0], "v": [7]}).committed  # by hand it may be there
     assert log.messages()["v"].to_pylist() == [7, 8]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu"])
+def test_zone_of_the_session_gives_a_letter_no_time(zone: str) -> None:
+    log = MemoryLog.create(VALUES, times="timestamp")
+    moments = pa.array([None], pa.timestamp("us", "UTC"))
+    seq = log.writer(owner="me", bad_time="deadLetter").append({"_time": moments, "v": [7]}).state.seq
+    letters = log.dead()
+    for name in ("_time", "_at"):  # as Spark gives them
+        at = letters.column_names.index(name)
+        letters = letters.set_column(at, name, letters[name].cast(pa.timestamp("us", zone)))
+    letters = letters.append_column("_log_id", pa.array([log.log_id]).dictionary_encode())
+    with pytest.raises(errors.InvalidUsageError, match="found 1 of 1 without a time"):
+        log.resubmit(seq, letters)
+    fixed = letters.set_column(
+        letters.column_names.index("_time"), "_time", pa.array([1_700_000_000_000_000], pa.timestamp("us", zone))
+    )
+    assert log.resubmit(seq, fixed).committed
+
+
+def test_letters_of_a_copy_are_refused(tmp_path: Path) -> None:
+    log = create_log(tmp_path / "log", VALUES, minimum=(0,))
+    log.writer(owner="me").append(rows([1], 0))
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    copy = open_log(tmp_path / "copy")
+    for each, value in ((log, 77), (copy, 88)):
+        seq = each.writer(owner="me", bad_time="deadLetter").append(rows([None], value)).state.seq
+    assert (log.log_id, log.dead()["_seq"]) == (copy.log_id, copy.dead()["_seq"])
+    moved = copy.dead().drop_columns(["_time"]).append_column("_time", pa.array([9], pa.int64()))
+    with pytest.raises(errors.InvalidUsageError, match="found rows of another _at"):
+        log.resubmit(seq, moved)
+    assert copy.resubmit(seq, moved).committed
+    assert log.resubmit(seq, at_nine).committed
 
 
 def test_letters_of_another_log_and_of_no_commit_are_refused() -> None:

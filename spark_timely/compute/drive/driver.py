@@ -45,14 +45,21 @@ from spark_timely.compute.command_log import CommandLog
 from spark_timely.compute.drive.context import FAR_POLL_S, Context, may_pass
 from spark_timely.compute.drive.copies import Copies
 from spark_timely.compute.drive.facts import Facts
-from spark_timely.compute.drive.folders import fence_of, folders_of, is_own, states_of, unknown_of
+from spark_timely.compute.drive.folders import folders_of, states_of, unknown_of
 from spark_timely.compute.drive.following import follow
 from spark_timely.compute.drive.hosted import Hosted, passed_import
 from spark_timely.compute.drive.hosting import Hosting
 from spark_timely.compute.drive.peeks import Peeks
 from spark_timely.compute.drive.place import Place, check_described
 from spark_timely.compute.drive.relations import Relations
-from spark_timely.compute.drive.resuming import as_of_of_new, may_forget, resumed, uppers_of, without_too_much
+from spark_timely.compute.drive.resuming import (
+    as_of_of_new,
+    is_of_another,
+    may_forget,
+    resumed,
+    uppers_of,
+    without_too_much,
+)
 from spark_timely.compute.drive.retaining import Accepted, ImportRetainers, Wanted
 from spark_timely.compute.drive.subscribes import Subscribes
 from spark_timely.compute.drive.upkeep import Upkeep
@@ -408,8 +415,7 @@ class Driver:
         log = self._log_at(path)
         if log is None:
             return Mark(folder, "dropped")
-        flow, own = self.context.writer_of(id_), self.context.commands.instance
-        stays = flow is not None and fence_of(log) is not None and not is_own(log, own, flow)
+        stays = is_of_another(self.context, log, id_)
         if stays:
             _log.warning("folder %r of %r stays: another dataflow has written what is in it", folder, id_)
         return Mark(folder, "left" if stays else "dropped", log.log_id)

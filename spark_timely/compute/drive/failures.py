@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_timely.errors import OperatorError, TimelyError, described
+from spark_timely.compute.drive.working import has_lost_session
+from spark_timely.errors import OperatorError, described
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,9 +78,8 @@ def failure_behind(
     if found is None:
         return None
     failed, cause = found
-    # Another session continues what has lost its own, and all that waits for it.
-    if isinstance(cause, TimelyError) and cause.context.get("session") == "stopped":
-        return None
+    if has_lost_session(cause):
+        return None  # another session continues it, and all that waits for it
     msg = f"{attempt}: found that {failed!r}, which it waits for, has failed: {described(cause)}"
     error = OperatorError(msg, hint=f"see why({failed!r}) of the instance, and ask again when it continues")
     error.__cause__ = cause

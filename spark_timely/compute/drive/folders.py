@@ -38,7 +38,7 @@ __all__ = [
     "fence_of",
     "folders_of",
     "found_at",
-    "is_own",
+    "is_anothers",
     "states_of",
     "unknown_of",
 ]
@@ -76,12 +76,16 @@ def fence_of(log: Log, /) -> Fence | None:
     return None if note is None else note.fence
 
 
-def is_own(log: Log, instance: str, name: str, /) -> bool:
-    """Return whether an instance's dataflow of a name has written a log: folders may have been exchanged."""
+def is_anothers(log: Log, instance: str, name: str, /) -> bool:
+    """Return whether another instance, or another dataflow than the one of a name, has written a log.
+
+    Folders may have been exchanged. Nobody has written a log that was made, and not claimed yet.
+    """
     fence, state = fence_of(log), log.stream(_MAIN)
-    if fence is None or state is None or fence.instance != instance:
+    if fence is None or state is None:
         return False
-    return state.owner in (f"dataflow {name} of instance {instance}", f"task {name} of instance {instance}")
+    own = f"dataflow {name} of instance {instance}", f"task {name} of instance {instance}"
+    return fence.instance != instance or state.owner not in own
 
 
 def found_at(path: str, options: dict[str, str], /) -> Found:

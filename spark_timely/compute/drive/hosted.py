@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from spark_timely.compute.drive.folders import fence_of, is_own
 from spark_timely.compute.drive.operators import OperatorRunner
 from spark_timely.compute.drive.surroundings import Surroundings
 from spark_timely.compute.drive.task import TaskRunner, check_task
@@ -82,23 +81,17 @@ class Hosted:
                     hint="put the log back that was there, or drop the dataflow and create another one",
                     context={"path": path, "import": each.name},
                 )
-            self._check_written(each.export, log, path)
+            if each.export is not None and around.is_of_another(log, each.export):
+                attempt = f"could not run dataflow {self.dataflow.name!r}"
+                msg = f"{attempt}: found a log in {path!r} that the dataflow of {each.export!r} has not written"
+                raise DataLossError(
+                    msg,
+                    hint=f"put the folder of {each.export!r} back",
+                    context={"path": path, "import": each.name},
+                )
             self.logs[each.name] = log
         self._runner: Runner | None = None
         self._out: dict[str, Log] = {}
-
-    def _check_written(self, export: str | None, log: Log, path: str) -> None:
-        """Refuse an import of the instance's own that another dataflow has written."""
-        around = self._around
-        writer = None if export is None else around.writer_of(export)
-        if writer is None or around.fence is None or fence_of(log) is None:
-            return
-        if not is_own(log, around.fence.instance, writer):
-            attempt = f"could not run dataflow {self.dataflow.name!r}"
-            msg = f"{attempt}: found a log in {path!r} that {writer!r} has not written"
-            raise DataLossError(
-                msg, hint=f"put the folder of {export!r} back", context={"path": path, "import": str(export)}
-            )
 
     # What it is ----------------------------------------------------------------------------------
 

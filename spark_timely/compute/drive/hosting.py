@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.compute.drive.context import FAR_POLL_S, Context, may_pass
 from spark_timely.compute.drive.hosted import Hosted, Surroundings
-from spark_timely.compute.drive.resuming import own_log
+from spark_timely.compute.drive.resuming import is_of_another, own_log
 from spark_timely.compute.observation import ArrangementSizes, ImportUpper, Operators, Upper
 from spark_timely.dataflow.engine.outputs import passes, pause_s
 from spark_timely.errors import LogMissingError, OwnershipError, described
@@ -79,7 +80,7 @@ class Hosting:
             working.task_bodies,
             working.functions,
             working.keyed_bytes,
-            writer_of=context.writer_of,
+            is_of_another=partial(is_of_another, context),
         )
         self.checked: Hosted | None = None
         """What was opened to check a dataflow that is being created."""

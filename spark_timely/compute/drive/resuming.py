@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from spark_timely.compute.as_of import DataflowFacts, ExportFacts, ImportFacts, choose_as_of, stepped_back
 from spark_timely.compute.command import AllowCompaction, Command, CreateDataflow, Dataflow, Export
-from spark_timely.compute.drive.folders import is_own
+from spark_timely.compute.drive.folders import fence_of, is_anothers
 from spark_timely.compute.drive.task import recorded_beginning
 from spark_timely.compute.plan import is_task
 from spark_timely.errors import LogMissingError, TimelyError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from spark_timely.compute.drive.context import Context
     from spark_timely.log.log import Log
 
-__all__ = ["as_of_of_new", "may_forget", "own_log", "resumed", "uppers_of", "without_too_much"]
+__all__ = ["as_of_of_new", "is_of_another", "may_forget", "own_log", "resumed", "uppers_of", "without_too_much"]
 
 _log = masked_logger("spark_timely.compute")
 
@@ -252,6 +252,12 @@ def _less_of(context: Context, command: AllowCompaction, dataflow: Dataflow) -> 
     return replace(command, frontier=taken)
 
 
+def is_of_another(context: Context, log: Log, id_: str, /) -> bool:
+    """Return whether another one than the dataflow of an export has written a log; not of an export that is gone."""
+    name = context.writer_of(id_)
+    return name is not None and is_anothers(log, context.commands.instance, name)
+
+
 def own_log(context: Context, path: str, name: str, /) -> Log | None:
     """Return the log of an output as it is now, if it is there and the dataflow of a name has written it.
 
@@ -264,4 +270,4 @@ def own_log(context: Context, path: str, name: str, /) -> Log | None:
         log = context.opened(path)
     except LogMissingError:
         return None
-    return log if is_own(log, context.commands.instance, name) else None
+    return None if fence_of(log) is None or is_anothers(log, context.commands.instance, name) else log

@@ -41,8 +41,8 @@ class Surroundings:
         Of Python, which interactive dataflows call.
     keyed_bytes : callable
         As of `Working`.
-    writer_of : callable
-        Gives the name of the dataflow of an export, by its id; None where it is not known.
+    is_of_another : callable
+        Whether another one than the dataflow of an export, by its id, has written a log.
     """
 
     place: Place
@@ -52,7 +52,7 @@ class Surroundings:
     task_bodies: TaskBodies | None = None
     functions: Functions = field(default_factory=Functions)
     keyed_bytes: Callable[[], int | None] = lambda: None
-    writer_of: Callable[[str], str | None] = lambda _: None
+    is_of_another: Callable[[Log, str], bool] = lambda _log, _id: False
 
 
 class Runner(Protocol):

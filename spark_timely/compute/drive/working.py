@@ -6,9 +6,11 @@ import functools
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
+
+from spark_timely.errors import TimelyError
 
 if TYPE_CHECKING:
     from spark_timely.compute.drive.place import Place
@@ -22,10 +24,25 @@ if TYPE_CHECKING:
     from spark_timely.dataflow.logs import Sink
     from spark_timely.log.log import Log
 
-__all__ = ["Copy", "Functions", "ReadyTask", "TaskBodies", "TaskRequest", "Working"]
+__all__ = ["SESSION_LOST", "Copy", "Functions", "ReadyTask", "TaskBodies", "TaskRequest", "Working", "has_lost_session"]
 
 Copy = Callable[[str, str, object, Mapping[str, object]], int]
 """Copies the contents of a log at a time into a folder; takes path, folder, time, details; returns how many rows."""
+
+SESSION_LOST: Final[Mapping[str, object]] = {"session": "lost"}
+"""Context of the error of work that could not begin since its session of Spark is lost: another session does it."""
+
+
+def has_lost_session(error: BaseException, /) -> bool:
+    """Return whether work has failed for want of a session of Spark alone.
+
+    Examples
+    --------
+    >>> from spark_timely.errors import OperatorError
+    >>> has_lost_session(OperatorError("could not run a job", hint="…", context=SESSION_LOST))
+    True
+    """
+    return isinstance(error, TimelyError) and SESSION_LOST.items() <= error.context.items()
 
 
 @dataclass(frozen=True)

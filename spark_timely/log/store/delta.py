@@ -523,10 +523,11 @@ class DeltaStore:
         versions = sorted(_version_of(name) for name in names if name.endswith(".json") and LOG_FILE.fullmatch(name))
         before = behind
         for version in versions:  # as many turns as entries
-            if before is not None and version > before + 1:
-                path = entry_path(before + 1)
+            for number in range(version if before is None else before + 1, version):
+                path = entry_path(number)
                 # A list that is made while entries come need not have all of them.
-                return None if self.storage.exists(path) else (path, f"missing, and version={version} is there")
+                if not self.storage.exists(path):
+                    return path, f"missing, and version={version} is there"
             before = version if before is None else max(before, version)
         return None
 

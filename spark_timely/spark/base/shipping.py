@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-import pyspark
 from pyspark.serializers import CloudPickleSerializer
 
 from spark_timely.errors import InvalidUsageError
@@ -125,14 +124,16 @@ def _session_files() -> tuple[str, ...]:
 
     `addArtifacts` ships for one session: its files are in a folder with the session's id. Spark copies them to the
     executors for each task, but does not tell the tasks of a streaming sink which session it is (4.2): their Python
-    looks in the folder of all sessions, and finds nothing. The process that plans the sink does know. Empty where
-    nothing is shipped so, and in a client, for which the planning process pickles again.
+    looks in the folder of all sessions, and finds nothing. The process that plans the sink does know: it looks in the
+    session's own. Empty where nothing is shipped so, and in a client, for which the planning process pickles again.
     """
-    root = pyspark.SparkFiles._root_directory if hasattr(pyspark, "SparkFiles") else None  # a client has no files
-    if root is None or not _is_id(os.path.basename(root)):
-        return ()
-    above = os.path.dirname(root)
-    return tuple(os.path.relpath(path, above) for path in sys.path if path == root or path.startswith(root + os.sep))
+    own = [path for path in sys.path if _is_id(os.path.basename(path))]
+    return tuple(
+        os.path.relpath(path, os.path.dirname(root))
+        for root in own
+        for path in sys.path
+        if path == root or path.startswith(root + os.sep)
+    )
 
 
 def _is_id(name: str) -> bool:
@@ -173,11 +174,7 @@ def _open(payload: bytes, version: str, arrow: str, condition: str, files: tuple
 
     name, python = "spark_timely", "spark.sql.execution.pyspark.python"
     packed = f"ship a packed environment with spark.archives and name its Python with {python}"
-    pyspark = sys.modules.get("pyspark")
-    root = None
-    if files and pyspark is not None and hasattr(pyspark, "SparkFiles"):
-        root = pyspark.SparkFiles._root_directory  # see `_session_files`
-    here = [os.path.join(root, file) for file in files] if root else []
+    here = [os.path.join(folder, file) for file in files for folder in sys.path]  # see `_session_files`
     added = [path for path in here if path not in sys.path and os.path.exists(path)]
     if added:
         sys.path[1:1] = added  # where Spark puts them
@@ -196,6 +193,7 @@ def _open(payload: bytes, version: str, arrow: str, condition: str, files: tuple
     if found != version:
         hint = f"use spark-timely=={version} on both sides, or {packed}"
         refuse(f"spark_timely=={found} for a plan of spark_timely=={version}", hint)
+    pyspark = sys.modules.get("pyspark")
     if pyspark is not None and pyspark.TaskContext.get() is not None:
         try:
             import pyarrow

@@ -371,6 +371,8 @@ def test_exchanged_folders_are_not_read_as_each_other(tmp_path: Path, log: Log) 
                 instance.peek(id_, at=3, timeout_s=30)
             with pytest.raises(DataLossError, match=f"{id_!r} has not written"):
                 instance.subscribe(f"SELECT k FROM {id_}", as_of=3)
+        with handle(place, read_only=True) as follower, pytest.raises(DataLossError, match="'sums' has not written"):
+            follower.subscribe("SELECT k FROM sums", as_of=3)
         instance.drop("sums")
         wait_until(lambda: not instance.has("sums"))
     ids = {open_log(each).stream("main").owner.split()[1] for each in (one, other)}  # type: ignore[union-attr]

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyspark
 import pytest
-from pyspark import SparkFiles
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter
 
@@ -111,14 +110,15 @@ def test_task_finds_what_its_session_ships_elsewhere(tmp_path: Path, monkeypatch
         (tmp_path / machine / session).mkdir(parents=True)
         with zipfile.ZipFile(tmp_path / machine / session / "shipped.zip", "w") as file:
             file.writestr("shipped_for_a_session.py", "def same(batches):\n    return batches\n")
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "driver" / session / "shipped.zip")])
-    monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path / "driver" / session))
+    own = sys.path
+    # As Spark starts Python: the folder of its files, then those among them that can be imported from.
+    driver = tmp_path / "driver" / session
+    monkeypatch.setattr(sys, "path", [*own, str(driver), str(driver / "shipped.zip")])
     work = importlib.import_module("shipped_for_a_session").same
     content = pickled(shipping.for_task(work))
     # The executor's Python, as Spark 4.2 starts it for a streaming sink.
-    monkeypatch.setattr(sys, "path", sys.path[:-1])
+    monkeypatch.setattr(sys, "path", [*own, str(tmp_path / "executor")])
     monkeypatch.delitem(sys.modules, "shipped_for_a_session")
-    monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path / "executor"))
     assert list(pickle.loads(content)(iter([1, 2]))) == [1, 2]
     shipped = str(tmp_path / "executor" / session / "shipped.zip")
     assert sys.modules["shipped_for_a_session"].__file__ == f"{shipped}/shipped_for_a_session.py"
@@ -126,13 +126,10 @@ def test_task_finds_what_its_session_ships_elsewhere(tmp_path: Path, monkeypatch
     assert sys.path.count(shipped) == 1
 
 
-@pytest.mark.parametrize("folder", ["userFiles-0f8fad5b-d9cb-469f-a165-70867728950e", None])
-def test_files_of_all_sessions_are_left_to_spark(
-    folder: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = None if folder is None else str(tmp_path / folder)
-    monkeypatch.setattr(SparkFiles, "_root_directory", root)
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / str(folder))])
+def test_files_of_all_sessions_are_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shipping._session_files() == ()
+    root = tmp_path / "userFiles-0f8fad5b-d9cb-469f-a165-70867728950e"
+    monkeypatch.setattr(sys, "path", [*sys.path, str(root), str(root / "shipped.zip")])
     assert shipping._session_files() == ()
 
 
