@@ -133,6 +133,7 @@ class Race:
     done: set[str] = field(default_factory=set)
     killed: bool = False
     done_before: frozenset[str] = frozenset()
+    stop: Callable[[], None] = lambda: None
 
     def at(self, place: str, path: str | None = None) -> None:
         if getattr(self.mine, "forgetting", False) or place in self.done or (path is not None and path != self.log):
@@ -142,6 +143,7 @@ class Race:
             self.forget()
         if place == self.kills:
             self.killed, self.done_before = True, frozenset(self.done)
+            self.stop()  # who handles the exception would let go what a killed process has retained
             raise KilledError
 
     def forget(self) -> None:
@@ -227,6 +229,11 @@ def killed(instance: Handle) -> None:
     instance._ended = True
     instance._driver.wake.set()
     instance._thread.join()
+    stop_retaining(instance)
+
+
+def stop_retaining(instance: Handle) -> None:
+    """Let the thread that writes retainers write nothing any more."""
     retainers = instance._driver._retainers
     retainers._ended.set()
     retainers._wake.set()
@@ -334,6 +341,7 @@ def run_race(folder: Path, race: Race) -> str:
         race.log = str(folder / "kept")
         instance = started(folder / "instance", read_only=True)
         wait_until(lambda: instance.has("kept") and not instance.frontier("kept").less_equal((7,)))
+    race.stop = partial(stop_retaining, instance)
     RACE[:] = [race]
     beside = threading.Thread(target=race.forget)
     before, ended = len(versions(race.log)), "right"
