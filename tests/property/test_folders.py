@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -48,6 +49,7 @@ class Process:
 
     def __init__(self, directory: str, patch: Patch) -> None:
         self.directory, self.left, self.dead = directory, -1, False
+        self.gone: set[threading.Thread] = set()  # of processes before this one
         self.before_rename: Callable[[str], None] = lambda _: None
         for kind, name in ((FileStorage, "put"), (FileStorage, "write")):
             patch.setattr(kind, name, self.counted(getattr(kind, name), lambda storage, *_, **__: storage.uri))
@@ -69,7 +71,7 @@ class Process:
     def check(self) -> None:
         if self.left == 0:
             self.dead = True
-        if self.dead:
+        if self.dead or threading.current_thread() in self.gone:
             raise Killed
         self.left -= 1
 
@@ -196,6 +198,8 @@ class Story:
         instance._driver._hosting.workers.shutdown(wait=True)
         with suppress(Killed):
             instance.close()
+        if not clean:  # what follows a subscription lets its retainer go once nobody has it any more
+            self.process.gone |= {each for each in threading.enumerate() if each.name == "timely-subscribe"}
         self.check()
 
     @property
@@ -209,7 +213,7 @@ class Story:
     # Judging -------------------------------------------------------------------------------------
 
     def names(self) -> set[str]:
-        return {name.removesuffix(".gone") for name in self.entries()}
+        return {_named(name) for name in self.entries()}
 
     def entries(self) -> list[str]:
         return os.listdir(self.collections) if self.collections.exists() else []
@@ -217,7 +221,7 @@ class Story:
     def check(self) -> None:
         """Nothing is gone that the history did not drop; what others have is as it was."""
         there = self.names()
-        gone = self.seen - there - self.now.dropped - self.now.named - self.unsure
+        gone = self.seen - there - {_named(name) for name in self.now.dropped | self.now.named} - self.unsure
         assert not gone, f"{gone} was deleted"
         for name, was in self.protected.items():
             assert tree(self.collections / name) == was, f"{name} is not as it was"
@@ -615,6 +619,13 @@ class Story:
             assert sorted(zip(found["k"].to_pylist(), found["n"].to_pylist(), strict=True)) == want, id_
 
 
+def _named(name: str) -> str:
+    """Return what a folder was called before it was renamed to be looked at; one that was left so may be once more."""
+    while name.endswith(folders.ASIDE):
+        name = name.removesuffix(folders.ASIDE)
+    return name
+
+
 def rows_about(name: str, texts: list[str]) -> list[str]:
     """Return the rows of a command log that name a folder."""
     names = [name, name.removesuffix(".gone")]
@@ -644,6 +655,8 @@ def tell_story(folder: Path, seed: int, n_steps: int) -> None:
         patch.setattr(upkeep, "_GONE_S", 0.0)
         patch.setattr(upkeep, "_AGAIN_S", 0.0)
         patch.setattr(drivers, "_UPKEEP_S", 0.0)
+        before = threading.excepthook
+        patch.setattr(threading, "excepthook", lambda given: given.exc_type is Killed or before(given))
         story = Story(folder, seed, patch)
         try:
             story.run(n_steps)
