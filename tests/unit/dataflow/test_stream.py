@@ -72,6 +72,23 @@ def test_row_by_row_operators_give_one_row_of_one_row(stream: Stream) -> None:
     assert all(each.view.rowwise for each in (kept, chosen, mapped, mapped.delay(plus(1))))
 
 
+def test_operators_over_pairs_of_rows_are_not_cut_by_rows(stream: Stream) -> None:
+    other = stream.select("k", other=pc.field("n"))
+    assert not stream.select("k", "n").join(other, on="k").view.rowwise
+
+
+def test_select_says_what_it_computes(stream: Stream) -> None:
+    assert stream.select("k", m=pc.field("n") * 2).view.describe() == "k, m=multiply_checked(n, 2)"
+
+
+def test_storage_options_of_a_path_are_those_that_were_given_first(log: Log, tmp_path: Path) -> None:
+    scope, path = Scope("flow"), str(tmp_path / "out")
+    stream = scope.replay(log)
+    stream.capture(path, storage_options={"timeout": "7s"})
+    stream.capture(path, stream="second", storage_options={"timeout": "9s"})
+    assert scope.storage[path]["timeout"] == "7s"
+
+
 def test_operators_ask_for_the_columns_that_they_need_only(stream: Stream) -> None:
     asked: list[tuple[str, ...]] = []
 

@@ -83,6 +83,10 @@ def test_offset_of_another_log_is_refused() -> None:
         two.latest(one.initial())
     with pytest.raises(errors.InvalidUsageError, match="no offset of dead letters"):
         two.latest({"version": 1, "content": "clock"})
+    later = {**one.initial(), "version": 99}
+    for start, end in ((later, one.initial()), (one.initial(), later)):
+        with pytest.raises(errors.InvalidUsageError, match="no offset of dead letters"):
+            one.plan(start, end)
 
 
 def test_options_about_messages_are_refused() -> None:

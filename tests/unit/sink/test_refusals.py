@@ -255,6 +255,17 @@ def test_schema_fits_or_is_refused(tmp_path: Path, table: dict[str, list[object]
         driver.run([data])
 
 
+def test_single_precision_fits_double_alone(tmp_path: Path) -> None:
+    driver = SinkDriver(tmp_path, **BOUNDED)
+    driver.run([pa.table({"t": [1], "x": [0.5]})])
+    driver.run([pa.table({"t": [2], "x": pa.array([0.25], pa.float32())})])
+    assert sorted(driver.log().messages()["x"].to_pylist()) == [0.25, 0.5]
+    other = SinkDriver(tmp_path / "other", **BOUNDED)
+    other.run([pa.table({"t": [1], "x": ["a"]})])
+    with refused(other, errors.SchemaMismatchError, "column 'x': found type 'float', the log holds 'string'"):
+        other.run([pa.table({"t": [2], "x": pa.array([0.25], pa.float32())})])
+
+
 def test_column_declared_not_null_is_required_without_nulls(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     create_log(str(driver.log_path), pa.schema([pa.field("t", pa.int64()), pa.field("id", pa.int64(), nullable=False)]))

@@ -100,7 +100,7 @@ def test_log_is_a_collection_from_zero_of_the_payload_columns() -> None:
     ("changes", "said"),
     [
         ({"_upper": None}, "found no column '_upper'"),
-        ({"_time": None}, "found no column '_time'"),
+        ({"_time": None}, "found no column '_time' — hint: name the time's column with timeColumn"),
         ({"_lower": pa.int64()}, "statements of column '_lower': found type 'int64'"),
         ({"_lower": pa.list_(pa.string())}, "statements of column '_lower': found type 'list<element: string>'"),
         ({"_lower": pa.list_(pa.date32())}, "statements of column '_lower': found type 'list<element: date32[day]>'"),
