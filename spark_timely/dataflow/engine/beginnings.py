@@ -162,12 +162,18 @@ class Beginnings:
     def said(self, sink: Sink, state: StreamState, begins: Antichain | None) -> tuple[tuple[int, ...], ...] | None:
         """Return what the note of an output's first step says of where it begins; None where it has all.
 
-        That is what its inputs have forgotten, or what it was moved past by hand.
+        That is what its inputs have forgotten, or what it was moved past by hand. Where one of them lacks something and
+        it is not known from when on nothing, it is the least time, by which others know that something is missing.
         """
         if begins is not None:
             return begins.elements
-        moved = not _has_begun(sink, state) and not state.frontier.less_equal(least_time(sink.view))
-        return state.frontier.elements if moved else None
+        if _has_begun(sink, state):
+            return None
+        if not state.frontier.less_equal(least_time(sink.view)):
+            return state.frontier.elements
+        logs = [self._logs[leaf.path] for leaf in leaves_of(sink.view)]
+        lacks = any(beginning(log) == log.domain.minimum_frontier for log in logs)
+        return sink.view.domain.minimum_frontier.elements if lacks else None
 
     def check_as_of(self, sink: Sink) -> None:
         """Refuse an output of a compute instance that would begin after the time as of which it was accepted."""

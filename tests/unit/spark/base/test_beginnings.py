@@ -6,19 +6,23 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
 from spark_timely.conf.options import SOURCE_OPTIONS, parse_options
 from spark_timely.dataflow.aggregates import count
-from spark_timely.dataflow.engine.steps import check_whole
+from spark_timely.dataflow.engine.steps import Engine, check_whole
 from spark_timely.dataflow.logs import open_logs
 from spark_timely.dataflow.stream import Scope
 from spark_timely.datasource.planner import ReplayPlanner, layout_of
 from spark_timely.errors import SinceViolationError
 from spark_timely.log import Log
+from spark_timely.log.log import open_log
 from spark_timely.spark.base.beginnings import beginning, beginning_of_sources
+from spark_timely.spark.dataflow_tasks import catalog_of
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
+from tests.property.test_dataflow import runner
 from tests.unit.datasource.support import drive
 from tests.unit.datasource.test_planner import make_log, put
 from tests.unit.sink.driver import SinkDriver, rows
@@ -159,3 +163,19 @@ def test_a_copy_in_other_times_is_refused_without_a_since(tmp_path: Path) -> Non
     log = driver.log()
     assert log.since() == log.domain.minimum_frontier == beginning(log)
     assert "found a copy of a log that had forgotten, log" in refused(log, tmp_path)
+
+
+def test_what_a_dataflow_makes_of_a_copy_in_other_times_says_that_something_is_missing(tmp_path: Path) -> None:
+    driver = SinkDriver(tmp_path, timeColumn="t", frontier="bounded", lateness="1")
+    driver.run([rows([5, 6])], sources=[offset(9, 5, "date")])
+    path = driver.log().path
+    for number in range(2):  # also of what was made of that
+        scope = Scope(f"flow {number}")
+        stream = scope.replay(path).filter(pc.field("_time") > 0)
+        path = str(tmp_path / f"out{number}")
+        stream.capture(path)
+        Engine(scope.name, scope.sinks, scope.storage, files_of=catalog_of).advance(runner(scope.storage))
+        made = open_log(path)
+        assert made.frontier() == Antichain.of(5)
+        assert beginning(made) == made.domain.minimum_frontier
+        assert "found a copy of a log that had forgotten, log" in refused(made, tmp_path / f"counts{number}")
