@@ -16,7 +16,7 @@ from spark_timely.dataflow.delays import ceil_to, plus, windows
 from spark_timely.dataflow.engine.tasks import OutputPlan
 from spark_timely.dataflow.engine.tracking import Tracking
 from spark_timely.dataflow.stream import Scope, Stream
-from spark_timely.dataflow.views import Replay, View, leaves_of, ordered
+from spark_timely.dataflow.views import Replay, View, leaves_of, ordered, packed, unpacked
 from spark_timely.errors import CyclicSummaryError, InvalidUsageError, OperatorError, SchemaMismatchError, TimelyError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log
@@ -75,6 +75,16 @@ def test_row_by_row_operators_give_one_row_of_one_row(stream: Stream) -> None:
 def test_operators_over_pairs_of_rows_are_not_cut_by_rows(stream: Stream) -> None:
     other = stream.select("k", other=pc.field("n"))
     assert not stream.select("k", "n").join(other, on="k").view.rowwise
+
+
+def test_views_are_packed_once_however_many_share_them(stream: Stream) -> None:
+    shared = stream.filter(pc.field("n") > 1)
+    one, two = shared.select("k"), shared.select("n")
+    flat, places = packed([one.view, two.view, shared.view])
+    assert [each.name for each, _ in flat] == ["replay_1", "filter_2", "select_3", "select_4"]
+    assert places == [2, 3, 1]
+    found = unpacked((flat, places))
+    assert found[0].inputs[0] is found[1].inputs[0] is found[2]
 
 
 def test_select_says_what_it_computes(stream: Stream) -> None:
