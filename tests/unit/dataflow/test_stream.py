@@ -91,7 +91,7 @@ def test_select_says_what_it_computes(stream: Stream) -> None:
     assert stream.select("k", m=pc.field("n") * 2).view.describe() == "k, m=multiply_checked(n, 2)"
 
 
-def test_storage_options_of_a_path_are_those_that_were_given_first(log: Log, tmp_path: Path) -> None:
+def test_options_of_a_path_are_those_given_first(log: Log, tmp_path: Path) -> None:
     scope, path = Scope("flow"), str(tmp_path / "out")
     stream = scope.replay(log)
     stream.capture(path, storage_options={"timeout": "7s"})

@@ -165,7 +165,7 @@ def test_a_copy_in_other_times_is_refused_without_a_since(tmp_path: Path) -> Non
     assert "found a copy of a log that had forgotten, log" in refused(log, tmp_path)
 
 
-def test_what_a_dataflow_makes_of_a_copy_in_other_times_says_that_something_is_missing(tmp_path: Path) -> None:
+def test_dataflow_over_a_copy_in_other_times_says_what_it_lacks(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, timeColumn="t", frontier="bounded", lateness="1")
     driver.run([rows([5, 6])], sources=[offset(9, 5, "date")])
     path = driver.log().path
