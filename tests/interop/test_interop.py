@@ -41,11 +41,11 @@ def program(cargo: str, timely: TimelyVersion) -> Path:
         if not (there / name).exists() or not filecmp.cmp(here / name, there / name, shallow=False):
             shutil.copyfile(here / name, there / name)
     feature = f"v{timely.replace('.', '')}"
-    target = there / "target" / feature
+    target = there / "target"
     command = [cargo, "build", "--quiet", "--features", feature, "--target-dir", target]
     built = subprocess.run(command, cwd=there, capture_output=True, text=True, timeout=540)
     assert built.returncode == 0, built.stderr
-    return target / "debug" / "interop"
+    return target / "debug" / f"interop-{feature}"
 
 
 def run(program: Path, *arguments: object) -> list[str]:

@@ -18,7 +18,7 @@ from spark_timely.log import MemoryLog
 from tests.modules import ROOT
 
 MANIFEST = """[package]
-name = "types-of-a-log"
+name = "{name}"
 version = "0.1.0"
 edition = "2021"
 
@@ -27,9 +27,10 @@ edition = "2021"
 [dependencies]
 {needs}
 
-# As that of the other program here: what both need is compiled once.
+# As that of the other programs here: what all need is compiled once.
 [profile.dev]
 debug = false
+incremental = false
 """
 _NUMBERS = pa.struct([pa.field("fn", pa.int64()), pa.field("order-id", pa.list_(pa.float64()))])
 SCHEMA = pa.schema(
@@ -54,17 +55,17 @@ def build(cargo: str, rust: str, timely: TimelyVersion, name: str) -> Path:
     """Build a program with what it says that its manifest needs; return it."""
     needs = re.findall(r"^// (\w+ = .*)$", rust, re.MULTILINE)
     assert len(needs) == 2
-    feature = f"v{timely.replace('.', '')}"
-    there = ROOT / "build" / "interop" / f"types-{feature}-{name}"
+    name = f"types-v{timely.replace('.', '')}-{name}"
+    there = ROOT / "build" / "interop" / name
     (there / "src").mkdir(parents=True, exist_ok=True)
-    (there / "Cargo.toml").write_text(MANIFEST.format(needs="\n".join(needs)), encoding="utf-8")
+    (there / "Cargo.toml").write_text(MANIFEST.format(name=name, needs="\n".join(needs)), encoding="utf-8")
     (there / "src" / "main.rs").write_text(rust, encoding="utf-8")
-    target = ROOT / "build" / "interop" / "target" / feature
+    target = ROOT / "build" / "interop" / "target"
     command = [cargo, "build", "--quiet", "--target-dir", target]
     built = subprocess.run(command, cwd=there, capture_output=True, text=True, timeout=540)
     assert built.returncode == 0, built.stderr
     assert "warning" not in built.stderr, built.stderr
-    return target / "debug" / "types-of-a-log"
+    return target / "debug" / name
 
 
 def lines(program: Path, files: list[str]) -> list[str]:
