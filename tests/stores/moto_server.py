@@ -1,19 +1,26 @@
 """S3 as moto plays it, on a port of loopback: ``python -m tests.stores.moto_server 9000``.
 
 moto looks whether there is an object, and then puts one: of two conditional puts at one moment both may succeed. Here
-requests that write are answered one after the other.
+requests that write are answered one after the other. Whatever comes is a request of S3: moto's own server looks through
+all of Amazon's services at each request, which takes longer than the answer.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
+
+os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"  # headers for browsers: read when moto is imported
+
+from moto.core import errors
+from moto.server import create_backend_app
 
 _READS = frozenset({"GET", "HEAD"})
 
@@ -39,7 +46,8 @@ def serial(application: Callable[..., Iterable[bytes]]) -> Callable[..., Iterabl
 def main(port: int) -> None:
     """Answer until the process is ended."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    application = serial(DomainDispatcherApplication(create_backend_app))
+    errors.ErrorLookupFactory = functools.cache(errors.ErrorLookupFactory)  # type: ignore[assignment, misc]  # its table is made for each error
+    application = serial(create_backend_app("s3"))
     make_server("127.0.0.1", port, application, threaded=True, request_handler=_Handler).serve_forever()
 
 
