@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Descriptions"]
 
+# How long a request waits for the log of a collection that it reads: a start makes it where a process ended too soon.
+_MADE_S: Final = 60.0
 # Where inputs forget as fast as their newest complete time can be asked for.
 _MOST_CHOICES: Final = 16
 
@@ -42,10 +44,14 @@ class Descriptions:
     driver : Driver
     functions : Functions
         Of Python, which interactive dataflows call.
+    wait : callable
+        Waits until a condition holds, or some seconds are over.
     """
 
-    def __init__(self, driver: Driver, functions: Functions) -> None:
-        self._driver, self._place, self._functions = driver, driver.place, functions
+    def __init__(
+        self, driver: Driver, functions: Functions, wait: Callable[[Callable[[], bool], float], object]
+    ) -> None:
+        self._driver, self._place, self._functions, self._wait = driver, driver.place, functions, wait
 
     def create(
         self,
@@ -161,7 +167,8 @@ class Descriptions:
                 if word in given:
                     path = given[word]
                 elif word in exports and (found := self._driver.facts.path_of(word)) is not None:
-                    path = found
+                    logs[word] = self._own(word, found, f"could not create dataflow {name!r}")
+                    return logs[word]
                 elif word in relations:
                     logs[word] = self._driver.open_relation(word)
                     return logs[word]
@@ -197,6 +204,35 @@ class Descriptions:
             del logs[word]
         return plan, tuple(reads)
 
+    def _own(self, id_: str, path: str, attempt: str) -> Log:
+        """Return the log of an export. Where the process ended before it was made the next start makes it: waited for.
+
+        Raises
+        ------
+        OperatorError
+            If what makes it has failed.
+        LogMissingError
+            If it is not there after a minute.
+        """
+        found: list[Log] = []
+
+        def is_settled() -> bool:
+            try:
+                found.append(self._driver.context.opened(path))
+            except LogMissingError:
+                return self._driver.facts.failure_of(id_, attempt) is not None
+            return True
+
+        if not is_settled():
+            self._wait(is_settled, _MADE_S)
+        if found:
+            return found[0]
+        failure = self._driver.facts.failure_of(id_, attempt)
+        if failure is not None:
+            raise failure
+        msg = f"{attempt}: found that the log of {id_!r}, which it reads, is still to be made"
+        raise LogMissingError(msg, hint="ask again, or see why it is not made by why(…) of the instance")
+
     def _refuse_word(self, name: str, word: str, given: Mapping[str, str], ids: Sequence[str]) -> None:
         """Refuse a query of one word."""
         if word in given or word in ids:
@@ -224,7 +260,7 @@ class Descriptions:
         if found is None:
             msg = f"could not create dataflow {id_!r}: found that export {export!r}, its {alias!r}, keeps no rows"
             raise InvalidUsageError(msg, hint="import an index, or a log")
-        logs[alias] = self._driver.context.opened(found)
+        logs[alias] = self._own(str(export), found, f"could not create dataflow {id_!r}")
         return Import(alias, export=str(export))
 
     def whole(self, query: str | Plan) -> str | Plan:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from spark_timely.compute.command import Export
     from spark_timely.compute.drive.context import Context
     from spark_timely.compute.drive.hosted import Hosted
+    from spark_timely.errors import OperatorError
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.domain import TimeDomain, TimeLike
 
@@ -94,6 +95,12 @@ class Facts:
                 if id_ in running.dataflow.export_ids:
                     return running.dataflow.domain
             return self._context.created().domain
+
+    def failure_of(self, id_: str, attempt: str) -> OperatorError | None:
+        """Return the error of what needs an export that has failed before it had any time; None if it has not."""
+        with self._context.lock:
+            least = self.domain_of(id_).minimum_frontier
+            return failure_behind(self._context, self._hosted, id_, least, attempt)
 
     def time_of(self, target: str, at: TimeLike | None) -> tuple[int, ...]:
         """Return the time of a peek: as given, or the newest that is complete.

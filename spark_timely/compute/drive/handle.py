@@ -143,7 +143,7 @@ class Handle:
         self.place = Place(normal_path(directory), dict(storage_options or {}), dict(options_of or {}))
         consent = Consent(dict(adopts or {}), frozenset(leaves))
         self._driver = Driver(self.place, working, read_only=read_only, moved=moved, consent=consent)
-        self._descriptions = Descriptions(self._driver, working.functions)
+        self._descriptions = Descriptions(self._driver, working.functions, self._wait_elsewhere)
         self._driver.context.wants = self._has_room
         self._on_response = on_response
         self._changed = threading.Condition()
@@ -344,6 +344,11 @@ class Handle:
                     return False
                 self._changed.wait(1.0 if left is None else min(left, 1.0))
         return True
+
+    def _wait_elsewhere(self, found: Callable[[], bool], timeout_s: float) -> None:
+        """Wait as `_wait`, but not in the thread that is waited for: what another process asks is answered at once."""
+        if threading.current_thread() is not self._thread:
+            self._wait(found, timeout_s)
 
     # Commands ------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,11 +11,12 @@ import pytest
 from spark_timely.compute.drive import context, hosted, watching
 from spark_timely.compute.drive.context import Context
 from spark_timely.compute.drive.handle import Handle
-from spark_timely.errors import StorageError, WaitTimeoutError
+from spark_timely.errors import OperatorError, StorageError, WaitTimeoutError
 from spark_timely.log import Log
-from spark_timely.log.log import create_log
+from spark_timely.log.log import create_log, forget_logs
 from tests.faults.harness import wait_until
-from tests.unit.compute.instances import SCHEMA, TOTALS, append, handle, orders, rows
+from tests.property.test_folders import Manual
+from tests.unit.compute.instances import SCHEMA, TOTALS, append, handle, orders, rows, working
 
 
 @pytest.fixture
@@ -140,3 +143,30 @@ def test_error_of_a_look_is_shown_until_one_succeeds(tmp_path: Path, log: Log, m
         monkeypatch.undo()
         wait_until(lambda: instance.show("errors").num_rows == 0, deadline_s=30, what="its end")
         assert batches.next_batch(timeout_s=30) is not None
+
+
+def test_request_waits_for_the_log_that_a_start_makes(tmp_path: Path, log: Log) -> None:
+    with handle(tmp_path / "instance") as instance:
+        instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
+        path = instance._driver.facts.path_of("totals")
+        assert path is not None
+    shutil.rmtree(path)  # as if the process had ended before it was made
+    again = Manual(str(tmp_path / "instance"), working())
+    assert not os.path.exists(path)
+    again.index("some", "SELECT k, n FROM totals WHERE n > 1", key="k")
+    assert rows(again.peek("some", at=3)) == [row[:2] for row in rows(again.peek("totals", at=3)) if row[1] > 1]
+    again.close()
+
+
+def test_request_over_what_a_start_cannot_make_names_why(tmp_path: Path, log: Log) -> None:
+    with handle(tmp_path / "instance") as instance:
+        instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
+        path = instance._driver.facts.path_of("totals")
+        assert path is not None
+    shutil.rmtree(path)
+    shutil.rmtree(log.path)
+    forget_logs()
+    again = Manual(str(tmp_path / "instance"), working())
+    with pytest.raises(OperatorError, match=r"could not create dataflow 'some': found that 'totals', .* has failed: "):
+        again.index("some", "SELECT k, n FROM totals", key="k")
+    again.close()
