@@ -74,3 +74,8 @@ def test_spans_are_read_in_the_units_of_the_time() -> None:
 def test_delay_that_does_not_fit_the_times_is_refused(delay: object, types: tuple[str, ...], text: str) -> None:
     with pytest.raises(InvalidUsageError, match=text):
         delay.bind(TimeDomain(types))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("text", "said"), [("", "+ 3"), ("3 hours", "+ 3 hours")])
+def test_shift_says_what_is_added_as_it_was_written(text: str, said: str) -> None:
+    assert Shift((3,), ((0, 10),), text).describe() == said

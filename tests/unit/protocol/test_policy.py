@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, LateDataError
-from spark_timely.protocol.policy import FrontierPolicy, LateData, Policy, late_error
+from spark_timely.protocol.policy import FrontierPolicy, Judgement, LateData, Policy, bad_time_hint, late_error
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress
 from spark_timely.time.domain import TimeDomain
 
@@ -221,3 +221,14 @@ def test_reasons_are_recorded_with_their_limits() -> None:
 def test_policy_survives_pickling() -> None:
     policy = Policy(PAIR, FrontierPolicy.HOLD, LateData.ADVANCE)
     assert pickle.loads(pickle.dumps(policy)) == policy
+
+
+def test_only_messages_that_are_not_skewed_move_the_frontier() -> None:
+    no, late, skewed = (np.array(each) for each in ([False] * 3, [False, True, False], [False, False, True]))
+    times = np.array([[4], [2], [9]])
+    found = Judgement(times, bad=no, late=late, skewed=skewed, dead=late, refused=no)
+    assert found.moving.tolist() == [True, False, False]
+
+
+def test_hint_names_the_option_only_where_there_is_one() -> None:
+    assert bad_time_hint(Policy(LONG, FrontierPolicy.BATCH), "fill the column") == "fill the column"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -97,6 +98,19 @@ def test_crash_before_the_commit_leaves_orphans_only(tmp_path: Path) -> None:
     driver.run([rows([6])], crash="before commit")
     driver.run([rows([6])])
     assert driver.log().messages()["_time"].to_pylist() == [5, 6]
+
+
+@pytest.mark.parametrize("times", [[2, 9, 3], [9, 2, 3], [2, 3, 9]])
+def test_frontier_follows_the_greatest_time_however_files_are_cut(tmp_path: Path, times: list[int]) -> None:
+    driver = SinkDriver(tmp_path, **BOUNDED, targetFileSize="1")
+    driver.run([rows(times)], chunk=1)
+    whole = SinkDriver(tmp_path / "whole", **BOUNDED)
+    whole.run([rows(times)])
+    assert driver.log().frontier() == whole.log().frontier() != driver.log().domain.minimum_frontier
+    notes = [log.stream("main").note for log in (driver.log(), whole.log())]  # type: ignore[union-attr]
+    assert notes[0].mover is not None
+    assert notes[0].mover == replace(notes[1].mover, at=notes[0].mover.at)  # type: ignore[type-var]
+    assert notes[0].mover.place.startswith(f"row {times.index(9)} ")
 
 
 def test_failed_task_leaves_no_file_of_any_task(tmp_path: Path) -> None:

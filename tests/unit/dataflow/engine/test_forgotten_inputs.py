@@ -11,6 +11,7 @@ import pytest
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import ceil_to
 from spark_timely.dataflow.engine.arranged import Indexing
+from spark_timely.dataflow.engine.beginnings import Beginnings
 from spark_timely.dataflow.engine.steps import Engine, check_whole
 from spark_timely.dataflow.logs import open_logs
 from spark_timely.dataflow.stream import Scope
@@ -332,3 +333,20 @@ def test_what_an_operator_looks_back_at_may_not_be_forgotten(tmp_path: Path, sin
         return
     with pytest.raises(SinceViolationError, match=r"found since=\[26\] in log '.*out', of which it needs"):
         step()
+
+
+def test_output_begins_after_the_last_of_what_its_inputs_lack(tmp_path: Path) -> None:
+    rates = create_log(str(tmp_path / "rates"), SCHEMA, minimum=(0,), kind="collection")
+    rates.writer(owner="me").append(pa.table({"_time": [1], "_diff": [1], "n": [1]}), advance_to=[])
+    assert rates.allow_compaction([2**63 - 1]) == Antichain.of(2**63 - 1)  # all times: nothing is known of any before
+    log = create_log(str(tmp_path / "in"), SCHEMA, minimum=(0,))
+    log.writer(owner="me").append(pa.table({"_time": [6, 7], "n": [1, 2]}), advance_to=9)
+    log.allow_compaction([5])
+    scope = Scope("flow")
+    scope.replay(log).join(scope.replay(rates), on="n", as_of=True).capture(str(tmp_path / "out"))
+    sinks, logs = scope.sinks, open_logs(scope.sinks, scope.storage)
+    (sink,) = [each for each in sinks if each.path.endswith("out")]
+    state = logs[sink.path].stream("main")
+    assert state is not None
+    found = Beginnings(sinks, logs).later(sink, state)
+    assert found is not None and found.is_empty
