@@ -349,4 +349,5 @@ def test_output_begins_after_the_last_of_what_its_inputs_lack(tmp_path: Path) ->
     state = logs[sink.path].stream("main")
     assert state is not None
     found = Beginnings(sinks, logs).later(sink, state)
-    assert found is not None and found.is_empty
+    assert found is not None
+    assert found.is_empty
