@@ -16,7 +16,7 @@ from spark_timely.dataflow.delays import ceil_to, plus, windows
 from spark_timely.dataflow.engine.tasks import OutputPlan
 from spark_timely.dataflow.engine.tracking import Tracking
 from spark_timely.dataflow.stream import Scope, Stream
-from spark_timely.dataflow.views import Replay, View, leaves_of, ordered, packed, unpacked
+from spark_timely.dataflow.views import FlatMapped, Replay, View, leaves_of, ordered, packed, unpacked
 from spark_timely.errors import CyclicSummaryError, InvalidUsageError, OperatorError, SchemaMismatchError, TimelyError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log
@@ -85,6 +85,21 @@ def test_views_are_packed_once_however_many_share_them(stream: Stream) -> None:
     assert places == [2, 3, 1]
     found = unpacked((flat, places))
     assert found[0].inputs[0] is found[1].inputs[0] is found[2]
+
+
+def test_flat_map_says_whether_its_columns_were_named(stream: Stream) -> None:
+    def twice(rows: pa.Table) -> pa.Table:
+        return pa.table(
+            {
+                "_row": pa.array([*range(rows.num_rows)] * 2, pa.int64()),
+                "n": pa.concat_arrays([rows["n"].combine_chunks()] * 2),
+            }
+        )
+
+    views = [stream.flat_map(twice, columns=columns).view for columns in (["n"], None)]
+    assert [view.named for view in views if isinstance(view, FlatMapped)] == [True, False]
+    with pytest.raises(InvalidUsageError, match="found function=3"):
+        stream.flat_map(3)  # type: ignore[arg-type]
 
 
 def test_select_says_what_it_computes(stream: Stream) -> None:

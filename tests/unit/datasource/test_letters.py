@@ -77,6 +77,18 @@ def test_only_chosen_streams_are_read() -> None:
     assert [value for _, _, value in between(letters, letters.initial(), letters.latest(letters.initial()))] == [2]
 
 
+def test_a_query_of_what_is_there_ends_there() -> None:
+    log = MemoryLog.create(VALUES, minimum=(0,))
+    append(log, "main", [None], 1)
+    letters = Letters(log.another())
+    letters.prepare_available_now()
+    append(log, "main", [None], 2)
+    letters._log.refresh()
+    end = letters.latest(letters.initial())
+    assert [value for _, _, value in between(letters, letters.initial(), end)] == [1]
+    assert letters.latest(end) == end
+
+
 def test_offset_of_another_log_is_refused() -> None:
     one, two = (Letters(MemoryLog.create(VALUES)) for _ in range(2))
     with pytest.raises(errors.RolledBackError, match="in its place"):

@@ -54,6 +54,13 @@ WRONG: dict[str, tuple[Call, str, type[TimelyError]]] = {
             "found reason=[]",
         ),
         "a number for the owner": (lambda log: log.writer(owner=5), "found owner=5 — hint: give a text as owner"),
+        "what becomes of late rows": (
+            lambda log: log.writer(owner="me", late_data="drop"),
+            "found late_data='drop' — hint",
+        ),
+        "what becomes of bad times": (lambda log: log.writer(owner="me", bad_time=None), "found bad_time=None — hint"),
+        "a number of no commit": (lambda log: log.resubmit(-1), "found seq=-1 — hint: give a"),
+        "true for a commit": (lambda log: log.resubmit(True), "found seq=True — hint: give a"),
         "a number for a stream": (lambda log: log.writer(5, owner="me"), "found stream=5 — hint: use a name"),
         "a size that is none": (lambda log: log.writer(owner="me", target_file_size="big"), "target_file_size='big'"),
         "true for a size": (lambda log: log.writer(owner="me", target_file_size=True), "target_file_size=True"),

@@ -476,6 +476,8 @@ def test_reduce_counts_rows_of_which_it_gets_no_column() -> None:
         rows.reduce(counted, by="k")
     with pytest.raises(InvalidUsageError, match="found neither a key nor a column"):
         rows.reduce(counted, columns=[])
+    with pytest.raises(InvalidUsageError, match=r"found columns \['k'\] in what the function gives"):
+        rows.reduce(lambda _, rows: rows.select(["k"]), by="k", columns=["k"])
 
 
 # As of a time -----------------------------------------------------------------------------------------
