@@ -192,6 +192,18 @@ def covering() -> list[Choice]:
     return found
 
 
+def twice_each() -> list[Choice]:
+    """Return fewer of them, in which each part is twice."""
+    left = Counter({(place, part): 2 for place, kind in enumerate(KINDS) for part in kind})
+    found = []
+    for choice in covering():
+        parts = Counter(enumerate(choice))
+        if any(left[part] > 0 for part in parts):
+            found.append(choice)
+            left -= parts
+    return found
+
+
 # Both ways ---------------------------------------------------------------------------------------------
 
 
