@@ -566,8 +566,11 @@ class Story:
             id_ = self.rng.choice(there)
             self.stop(clean=True)
             self.broken |= {id_, *(each for each, source in self.now.reads.items() if source == id_)}
+            where = self.now.alive[id_]
             with suppress(deltalake.exceptions.DeltaError):
-                deltalake.DeltaTable(str(self.collections / self.now.alive[id_])).restore(self.rng.randint(1, 3))
+                deltalake.DeltaTable(str(self.collections / where)).restore(self.rng.randint(1, 3))
+            if where in self.protected:  # another's by now: this test alone has changed it
+                self.protected[where] = tree(self.collections / where)
             self.start()
 
     # Running -------------------------------------------------------------------------------------
