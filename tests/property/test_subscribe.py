@@ -39,7 +39,7 @@ PAYLOAD = pa.schema([("k", pa.int64()), ("w", pa.string()), ("v", pa.float64())]
 VALUES = [0.0, -0.0, float("nan"), 1.5, None]
 Patch = pytest.MonkeyPatch
 
-some = settings(examples(40, long=3000), suppress_health_check=list(HealthCheck))
+some = settings(examples(25, long=3000), suppress_health_check=list(HealthCheck))
 
 
 def frontier_of(antichain: Antichain) -> list[Time]:
@@ -326,7 +326,7 @@ def test_a_folded_subscription_is_the_contents_at_each_time(seed: int) -> None:
 @pytest.mark.parametrize("place", ["local", "cloud"])
 def test_a_subscription_is_the_same_on_a_disk_and_in_a_store(place: str, tmp_path: Path) -> None:
     root = str(tmp_path) if place == "local" else f"memory://{tmp_path}"
-    for seed in range(300 if long_lane() else 8):
+    for seed in range(300 if long_lane() else 5):
         given_here = run(seed, lambda schema, number=seed, **more: create_log(f"{root}/{number}", schema, **more))
         assert given_here == run(seed)
 

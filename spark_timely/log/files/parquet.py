@@ -69,6 +69,7 @@ CODECS = ("zstd", "snappy", "gzip", "brotli", "lz4", "none")
 # About how much smaller rows are in a file than in memory.
 _COMPRESSION = 3
 _READERS = 16  # at once
+_ALONE_BYTES = 1 << 20  # up to so many one thread decodes a file; about 5 ms
 # A stream name cannot contain a dot, and '#' would have to be escaped in the table's log.
 _OPEN_FILE_STEM = "open."
 
@@ -518,10 +519,12 @@ def read_file(
             names = [n for n in schema.names if n in present]
             wanted = range(file.metadata.num_row_groups) if row_groups is None else row_groups
             expect_columns(source, file.metadata, wanted, set(names), at_once=True)
+            # Handing columns to other threads takes longer than to decode what is small.
+            large = sum(file.metadata.row_group(group).total_byte_size for group in wanted) > _ALONE_BYTES
             if row_groups is None:
-                table = file.read(columns=names)
+                table = file.read(columns=names, use_threads=large)
             else:
-                table = file.read_row_groups(list(row_groups), columns=names)
+                table = file.read_row_groups(list(row_groups), columns=names, use_threads=large)
         except BROKEN as error:
             raise (broken or corrupt)(storage.uri, path, error) from error
     return in_schema(table, schema)

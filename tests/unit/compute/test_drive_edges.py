@@ -34,6 +34,7 @@ from spark_timely.errors import (
 from spark_timely.log.log import Log, create_log, open_log
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import parse_duration
+from tests.faults.harness import long_lane
 from tests.unit.compute.instances import SCHEMA, TOTALS, append, handle, orders, rows, tasks, working
 from tests.unit.compute.test_drive import folded, until
 
@@ -622,7 +623,7 @@ def test_nothing_grows_with_what_comes_and_goes(tmp_path: Path, log: Log) -> Non
         instance.await_frontier("totals", 3)
         come_and_go(8)
         before = sizes()
-        come_and_go(60)
+        come_and_go(60 if long_lane() else 32)
         wait_until(lambda: all(size <= before[name] + 6 for name, size in sizes().items()))
 
 

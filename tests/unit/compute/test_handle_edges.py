@@ -27,6 +27,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.log import Log, create_log, open_log
 from spark_timely.time.antichain import Antichain
+from tests.faults.harness import long_lane
 from tests.unit.compute.instances import TOTALS, append, handle, orders, rows
 from tests.unit.compute.test_drive_edges import wait_until
 from tests.unit.compute.test_tasks import COPIES, run
@@ -78,7 +79,7 @@ def test_batches_in_a_cycle_are_forgotten_too(tmp_path: Path, log: Log) -> None:
 
 def test_id_of_forgotten_batches_is_free_at_once(tmp_path: Path, log: Log) -> None:
     with handle(tmp_path / "instance") as instance:
-        for _ in range(20):
+        for _ in range(20 if long_lane() else 8):
             batch = instance.subscribe(ALL, imports={"orders": log.path}, id_="it").next_batch(timeout_s=30)
             assert batch is not None
             gc.collect()
@@ -137,7 +138,7 @@ def test_batches_are_forgotten_without_any_lock(tmp_path: Path, log: Log) -> Non
 @pytest.mark.parametrize("query", [ALL, TOTALS])
 def test_id_of_closed_batches_is_free_at_once(tmp_path: Path, log: Log, query: str) -> None:
     with handle(tmp_path / "instance") as instance:
-        for _ in range(30):
+        for _ in range(30 if long_lane() else 10):
             with instance.subscribe(query, imports={"orders": log.path}, id_="it") as batches:
                 batch = batches.next_batch(timeout_s=30)
                 assert batch is not None
