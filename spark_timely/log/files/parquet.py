@@ -69,7 +69,7 @@ CODECS = ("zstd", "snappy", "gzip", "brotli", "lz4", "none")
 # About how much smaller rows are in a file than in memory.
 _COMPRESSION = 3
 _READERS = 16  # at once
-_ALONE_BYTES = 1 << 20  # up to so many one thread decodes a file; about 5 ms
+_ALONE_BYTES = 1 << 20  # up to this one thread decodes a file: about 5 ms
 # A stream name cannot contain a dot, and '#' would have to be escaped in the table's log.
 _OPEN_FILE_STEM = "open."
 

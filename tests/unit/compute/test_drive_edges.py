@@ -561,7 +561,8 @@ def test_imports_are_retained_until_a_dataflow_is_dropped(tmp_path: Path, log: L
         wait_until(lambda: retainers() == 2)
         batches.close()
         wait_until(lambda: retainers() == 1)
-        until(instance.subscribe(TOTALS, imports=reads), 4)
+        others = instance.subscribe(TOTALS, imports=reads)  # as long as somebody has it
+        until(others, 4)
         wait_until(lambda: retainers() == 2)
     assert retainers() == 1
     with handle(tmp_path / "instance", working=working(retain=retain)) as instance:
