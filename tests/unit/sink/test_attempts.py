@@ -101,7 +101,7 @@ def test_crash_before_the_commit_leaves_orphans_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("times", [[2, 9, 3], [9, 2, 3], [2, 3, 9]])
-def test_frontier_follows_the_greatest_time_however_files_are_cut(tmp_path: Path, times: list[int]) -> None:
+def test_frontier_follows_the_greatest_time_of_any_cut(tmp_path: Path, times: list[int]) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED, targetFileSize="1")
     driver.run([rows(times)], chunk=1)
     whole = SinkDriver(tmp_path / "whole", **BOUNDED)
