@@ -518,3 +518,42 @@ def test_files_are_plain_parquet(path: Path) -> None:
     table = pq.read_table(path / log.files().paths[0], partitioning=None)
     assert table.schema.names == ["_stream", "_seq", "_time", "v"]
     assert str(table.schema.field("_stream").type) == "string"
+
+
+# Clones -------------------------------------------------------------------------------------------
+
+
+def _with_paths_of(content: str, root: Path) -> str:
+    """Return an entry whose files are where they are, as a shallow clone names them."""
+    actions = [json.loads(line) for line in content.splitlines()]
+    for action in actions:
+        for said in (action.get("add"), action.get("remove")):
+            if said is not None:
+                said["path"] = f"file://{root}/{said['path']}"
+    return "\n".join(json.dumps(action) for action in actions)
+
+
+def test_shallow_clone_is_refused_by_the_file_that_it_lacks(path: Path, tmp_path: Path) -> None:
+    log = filled(path)
+    clone = tmp_path / "clone"
+    (clone / "_delta_log").mkdir(parents=True)
+    for entry in sorted((path / "_delta_log").glob("*.json")):
+        content = entry.read_text().replace("timelyActions", "actions").replace(log.log_id, "0" * 36)
+        (clone / "_delta_log" / entry.name).write_text(_with_paths_of(content, path))
+    with pytest.raises(LogFormatError, match=r"found file 'file://.*\.parquet', which is outside of its folder"):
+        open_log(clone)
+    assert log.messages().num_rows == open_log(path).messages().num_rows
+
+
+def test_file_from_elsewhere_is_refused_by_a_handle_that_follows(path: Path, tmp_path: Path) -> None:
+    log, other = filled(path), create_log(tmp_path / "other", VALUES, minimum=(0,))
+    other.writer(owner="me").append({"_time": [3], "v": [1]})
+    handle, version = open_log(path), log.version + 1
+    content = (tmp_path / "other" / "_delta_log" / f"{other.version:020d}.json").read_text()
+    content = _with_paths_of(content, tmp_path / "other").replace("timelyActions", "actions").replace("timelyV", "v")
+    (path / "_delta_log" / f"{version:020d}.json").write_text(content)
+    for _ in range(2):  # it stays refused
+        with pytest.raises(LogFormatError, match="outside of its folder"):
+            handle.refresh()
+    with pytest.raises(LogFormatError, match="outside of its folder"):
+        open_log(path)

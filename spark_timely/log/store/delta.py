@@ -48,6 +48,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -71,6 +72,7 @@ from spark_timely.log.store.checkpoints import KEEP_VERSIONS, LOG_FILE, TableUpk
 from spark_timely.log.store.cloud import CloudStorage, open_storage
 from spark_timely.log.store.delta_calls import DeltaTable, delta_call
 from spark_timely.log.store.entries import (
+    ELSEWHERE,
     Entry,
     check_whole,
     entry_path,
@@ -358,7 +360,7 @@ class DeltaStore:
     LogMissingError
         If there is no table, or one that is no log.
     LogFormatError
-        If the log is of a newer version, or uses table features that cannot be read.
+        If the log is of a newer version, uses table features that cannot be read, or has files outside of its folder.
     LogDamagedError
         If an entry of the table's log is empty, cut, not JSON or a copy of another, or missing between others.
     StorageError
@@ -660,8 +662,11 @@ class DeltaStore:
             )
         if "deletionVectors" in features:
             self._refuse_vectors(table)
+        listing = pa.table(table.get_add_actions())
+        elsewhere = listing["path"].filter(pc.match_substring_regex(listing["path"], ELSEWHERE.pattern))
+        self._refuse_elsewhere(elsewhere.slice(0, 1).to_pylist())
         self.live = LiveFiles(self.format.domain.arity)
-        self.live.add(index_files(self.format, pa.table(table.get_add_actions())))
+        self.live.add(index_files(self.format, listing))
         self._mark = self._read_mark()
         self._landed = None
         self._whole = None if self.storage.local else self._names_mark()
@@ -744,6 +749,21 @@ class DeltaStore:
             context={"path": self.path},
         )
 
+    def _refuse_elsewhere(self, paths: Sequence[str]) -> None:
+        """Refuse files outside of the table, the first of which are given: a vacuum knows nothing of who else has them.
+
+        Raises
+        ------
+        LogFormatError
+        """
+        if paths:
+            msg = f"could not open log {self.path!r}: found file {shown(paths[0])}, which is outside of its folder"
+            raise LogFormatError(
+                msg,
+                hint="read the log that has it, or copy that one's folder: a shallow clone has no files of its own",
+                context={"path": self.path, "file": paths[0]},
+            )
+
     def _refuse_vectors(self, table: DeltaTable) -> None:
         vectors = pa.table(table.deletion_vectors())
         if vectors.num_rows:
@@ -793,6 +813,7 @@ class DeltaStore:
                 break
             if entry.changes_table:
                 return False
+            self._refuse_elsewhere([add["path"] for add in entry.adds if ELSEWHERE.match(add["path"])])
             checked = checked and (local or ours)
             added = index_adds(self.format, entry.adds)
             self.live.remove(entry.removes)

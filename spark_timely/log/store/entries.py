@@ -16,7 +16,7 @@ import re
 import secrets
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ _VERSION = "timelyVersion"
 _MADE_FOR = re.compile(rb'"timelyVersion":(\d+)')
 # Delta's own name for what no two attempts share: tells an entry of ours from one of another with the same content.
 _ATTEMPT = "txnId"
+ELSEWHERE: Final = re.compile("^(?:[A-Za-z][A-Za-z0-9+.-]*:|/)")
+"""What the path of a file outside of the table begins with: a scheme, or a slash."""
 # Signs that need not be escaped in the paths of a table's log; those of our own files are among them.
 _PLAIN = "/=_-.~+,@:"
 

@@ -17,7 +17,7 @@ import re
 import sys
 from typing import Final
 
-from spark_timely.log.store.entries import check_whole, parse_entry
+from spark_timely.log.store.entries import ELSEWHERE, check_whole, parse_entry
 
 # Of `spark_timely.log.files.format`, which loads pyarrow; a test compares.
 FORMAT_VERSIONS: Final = (2, 3)
@@ -107,7 +107,7 @@ def _found(where: str) -> tuple[str, list[int]] | None:
         and log.get("version") in FORMAT_VERSIONS
         and len(log.get("times", ())) == 1
     )
-    if not plain:
+    if not plain or any(map(ELSEWHERE.match, table.get_add_actions().column("path").to_pylist())):
         return None
     held = QueryBuilder().register("log", table).execute(_HELD).read_all()
     times, counts = (held.column(i).to_pylist() for i in range(2))
