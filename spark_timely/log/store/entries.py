@@ -16,7 +16,7 @@ import re
 import secrets
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 if TYPE_CHECKING:
@@ -36,8 +36,33 @@ _MADE_FOR = re.compile(rb'"timelyVersion":(\d+)')
 _ATTEMPT = "txnId"
 ELSEWHERE: Final = re.compile("^(?:[A-Za-z][A-Za-z0-9+.-]*:|/)")
 """What the path of a file outside of the table begins with: a scheme, or a slash."""
+# By which an entry is known as ours whoever wrote it: which files it adds and removes.
+_FILES = "timelyFiles"
+# Up to which version the writer of an entry of ours had judged all entries, and found nothing open.
+_JUDGED = "timelyJudged"
 # Signs that need not be escaped in the paths of a table's log; those of our own files are among them.
 _PLAIN = "/=_-.~+,@:"
+
+
+class Removed(NamedTuple):
+    """What a `remove` action says of a file.
+
+    Attributes
+    ----------
+    path : str
+        Decoded.
+    event : str
+        Empty if the action does not say it.
+    data_change : bool
+        Whether rows may have changed by it.
+    vector : str
+        The deletion vector that the file had, as `vector_of` names it.
+    """
+
+    path: str
+    event: str
+    data_change: bool
+    vector: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +72,7 @@ class Entry:
     Attributes
     ----------
     adds : list of dict
-        The `add` actions, paths decoded.
+        The `add` actions, paths decoded. What is added with `dataChange` changes rows.
     removes : list of str
         Paths of the files removed, decoded.
     apps : frozenset of str
@@ -58,6 +83,20 @@ class Entry:
         The `metaData` action, if there is one.
     made_for : int or None
         The version that it says it was made for; None if it does not say.
+    removed : list of Removed
+        The files in `removes`, in that order, with what the actions say of them.
+    vectors : dict of str to str
+        By path the deletion vectors of the files in `adds` that have one, as `vector_of` names them.
+    ours : bool
+        Whether it has the mark of a commit of this library.
+    judged : int or None
+        Up to which version its writer had judged all entries and found nothing open; None if it does not say.
+    operation : str
+        As whoever wrote it calls it, in capitals; empty if it does not say.
+    timestamp : int or None
+        When it was written by its writer's clock, milliseconds since 1970.
+    restored : int or None
+        The version that a RESTORE says it went back to; None if it names none.
     """
 
     adds: list[dict[str, Any]] = field(default_factory=list)
@@ -66,6 +105,27 @@ class Entry:
     changes_table: bool = False
     metadata: dict[str, Any] | None = None
     made_for: int | None = None
+    removed: list[Removed] = field(default_factory=list)
+    vectors: dict[str, str] = field(default_factory=dict)
+    ours: bool = False
+    judged: int | None = None
+    operation: str = ""
+    timestamp: int | None = None
+    restored: int | None = None
+
+
+def vector_of(action: Mapping[str, Any]) -> str:
+    """Return what tells the deletion vector of an `add` or `remove` from any other of its file; empty if it has none.
+
+    Examples
+    --------
+    >>> vector_of({"path": "a", "deletionVector": {"storageType": "u", "pathOrInlineDv": "x", "offset": 1}})
+    'ux@1'
+    """
+    said = action.get("deletionVector")
+    if not said:
+        return ""
+    return f"{said.get('storageType')}{said.get('pathOrInlineDv')}@{said.get('offset') or 0}"
 
 
 def entry_path(version: int) -> str:
@@ -115,9 +175,11 @@ def parse_entry(content: bytes, version: int | None = None) -> Entry:
     ValueError: empty
     """
     adds: list[dict[str, Any]] = []
-    removes: list[str] = []
+    removed: list[Removed] = []
+    vectors: dict[str, str] = {}
     apps: set[str] = set()
-    n_actions, wanted, made_for, changes = 0, None, None, False
+    info: dict[str, Any] = {}
+    n_actions, changes = 0, False
     metadata: dict[str, Any] | None = None
     for line in content.splitlines():  # one turn per action
         if not line.strip():
@@ -134,24 +196,57 @@ def parse_entry(content: bytes, version: int | None = None) -> Entry:
         for kind, said in action.items():
             if kind == "add":
                 adds.append({**said, "path": unquote(said["path"])})
-                changes = changes or bool(said.get("deletionVector"))
+                if said.get("deletionVector"):
+                    changes = True
+                    vectors[adds[-1]["path"]] = vector_of(said)
             elif kind == "remove":
-                removes.append(unquote(said["path"]))
+                event = (said.get("partitionValues") or {}).get("_event") or ""
+                quiet = said.get("dataChange") is False
+                removed.append(Removed(unquote(said["path"]), event, not quiet, vector_of(said)))
             elif kind == "txn":
                 apps.add(str(said["appId"]))
             elif kind in ("metaData", "protocol"):
                 changes = True
                 metadata = said if kind == "metaData" else metadata
             elif kind == "commitInfo" and isinstance(said, dict):
-                wanted, made_for = said.get(_COUNT), said.get(_VERSION)
+                info = said
     if not n_actions:
         msg = "empty"
         raise ValueError(msg)
+    wanted, made_for = info.get(_COUNT), info.get(_VERSION)
     if wanted is not None and wanted != n_actions:
         msg = f"cut: {n_actions} of {wanted} actions"
         raise ValueError(msg)
     _check_version(made_for, version)
-    return Entry(adds, removes, frozenset(apps), changes, metadata, made_for)
+    operation = str(info.get("operation") or "").upper()
+    return Entry(
+        adds=adds,
+        removes=[each.path for each in removed],
+        apps=frozenset(apps),
+        changes_table=changes,
+        metadata=metadata,
+        made_for=made_for,
+        removed=removed,
+        vectors=vectors,
+        ours=_FILES in info,
+        judged=_number(info.get(_JUDGED)),
+        operation=operation,
+        timestamp=_number(info.get("timestamp")),
+        restored=_restored(info) if operation == "RESTORE" else None,
+    )
+
+
+def _number(value: object) -> int | None:
+    """Return a number that an entry says as one or, as delta-spark writes parameters, as text."""
+    try:
+        return None if value is None else int(str(value))
+    except ValueError:
+        return None
+
+
+def _restored(info: Mapping[str, Any]) -> int | None:
+    said = info.get("operationParameters")
+    return _number(said.get("version")) if isinstance(said, dict) else None
 
 
 def removals(content: bytes) -> dict[str, tuple[int, int]]:

@@ -1,0 +1,931 @@
+"""The judge of what other programs changed in a log: which entries of its table took rows out or put some in.
+
+It follows the table's log, and compares two sets of files: those that are live, and those that would be if nobody but
+this library had changed any row. Maintenance by others changes both alike. Where the sets differ, what the rows of the
+difference say decides; so what was put back is open no more, however that was done.
+
+Invariants
+----------
+1. What is found depends on the entries alone: not on how they were cut into looks, nor on where following began, as
+   long as the entries back to a version that was found whole can be read.
+2. Whatever goes wrong while files are read, what was taken in is judged at the next look.
+3. Both sets hold the same files but for `_Difference`, which is empty as a rule: an entry costs as much as it has
+   actions, and files are read only where another program's entry changed rows.
+4. RESTORE is judged as the state was that it went back to, known by its files: what was open there is open again, and
+   nothing else. So the RESTORE that heals closes what it heals, and a log that went back is no loss.
+5. Of a rewriting of files that differ already nothing is believed but that the rows are the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from itertools import repeat
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_timely.canonical.row_hash import RowHasher
+from spark_timely.errors import TimelyError
+from spark_timely.log.files.format import has_our_name
+from spark_timely.log.machine.since import is_later
+from spark_timely.protocol.note import Note
+from spark_timely.time.antichain import Antichain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from spark_timely.log.files.format import LogFormat
+    from spark_timely.log.files.index import FileIndex
+    from spark_timely.log.store.entries import Entry
+
+
+REMEMBERED: Final = 50_000
+"""How many versions, and how many files that are live no more, a judge remembers: what is older is read again."""
+
+# Between a path and its deletion vector: no path has it.
+_MASKED_BY: Final = "\n"
+_JUDGED_EVENTS: Final = ("message", "progress", "since", "retain")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One entry of the table's log, as the judge takes it.
+
+    Parameters
+    ----------
+    version : int
+    entry : Entry
+    added : FileIndex
+        Of the files that it adds, in their order: `index_adds`.
+    """
+
+    version: int
+    entry: Entry
+    added: FileIndex
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """What the judge may read while it judges: each is asked for rarely, and only where entries alone do not tell.
+
+    Parameters
+    ----------
+    rows : callable
+        Takes the path of a file and the name of its deletion vector ('' without), and returns its rows, in the schema
+        of messages or of progress; None if the file is gone.
+    step : callable
+        Takes a version, and returns its entry; None if it was cleaned up.
+    files : callable
+        Takes a version, and returns the files that were live at it; None if that cannot be told any more.
+    """
+
+    rows: Callable[[str, str], pa.Table | None]
+    step: Callable[[int], Step | None]
+    files: Callable[[int], Sequence[FileIndex] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEntry:
+    """An entry of another program that changed rows, and was neither undone nor settled.
+
+    Parameters
+    ----------
+    version : int
+    operation : str
+        As its writer calls it.
+    timestamp : int or None
+        Milliseconds since 1970, by its writer's clock.
+    changes : mapping of str to (int, int)
+        By kind of event the rows of the files that it took out, and of those that it put in; −1 if not known. Kinds in
+        which nothing is open any more are left out.
+    restored_at : int or None
+        The version of the RESTORE that brought back what had been undone.
+    """
+
+    version: int
+    operation: str
+    timestamp: int | None
+    changes: Mapping[str, tuple[int, int]]
+    restored_at: int | None = None
+
+
+class Judgement(NamedTuple):
+    """What a look has found.
+
+    Attributes
+    ----------
+    open : tuple of OpenEntry
+        By version. While there is one, nothing is delivered.
+    housekeeping : tuple of OpenEntry
+        Entries since the look before in which others changed dead letters: to be said, never refused.
+    """
+
+    open: tuple[OpenEntry, ...]
+    housekeeping: tuple[OpenEntry, ...]
+
+
+class _Known(NamedTuple):
+    """Where the statistics of a file are, its kind of event, and how many of its rows a vector masks."""
+
+    files: FileIndex
+    place: int
+    event: str
+    masked: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    """A foreign entry that is no maintenance, and what it did to files."""
+
+    version: int
+    operation: str
+    timestamp: int | None
+    changes: Mapping[str, tuple[int, int]]
+    # Files that it took out or put in, and what was made of them.
+    touched: frozenset[str]
+    restored_at: int | None = None
+
+    def rewritten(self, out: AbstractSet[str], into: frozenset[str]) -> _Suspect:
+        """Return the same after files were rewritten."""
+        return replace(self, touched=self.touched | into) if out & self.touched else self
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """What would be live and is not, with what is known of it; what is live and should not be; whose work it may be."""
+
+    missing: Mapping[str, _Known]
+    extra: frozenset[str]
+    suspects: tuple[_Suspect, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.missing or self.extra)
+
+    def followed_by(self, out: Mapping[str, _Known], into: frozenset[str]) -> _Difference:
+        """Return the difference after files were replaced in what is live alone."""
+        taken = {key: known for key, known in out.items() if key not in self.extra}
+        missing = {key: known for key, known in {**self.missing, **taken}.items() if key not in into}
+        extra = (self.extra - out.keys()) | (into - self.missing.keys())
+        if not missing and not extra:
+            return NOTHING
+        return _Difference(missing, extra, tuple(each.rewritten(out.keys(), into) for each in self.suspects))
+
+    def without(self, keys: Iterable[str]) -> _Difference:
+        """Return the difference without some files."""
+        if not self:
+            return self
+        gone = frozenset(keys)
+        missing = {key: known for key, known in self.missing.items() if key not in gone}
+        extra = self.extra - gone
+        return replace(self, missing=missing, extra=extra) if missing or extra else NOTHING
+
+
+NOTHING: Final = _Difference(MappingProxyType({}), frozenset(), ())
+
+
+def _involved(difference: _Difference) -> list[_Suspect]:
+    """Return the suspects that touched what differs, or what another of them has touched.
+
+    Of three that changed the rows of one file, one after the other, the files of the first one and of the last differ.
+    """
+    files = {*difference.missing, *difference.extra}
+    found: list[_Suspect] = []
+    left = list(difference.suspects)
+    while True:  # at most one turn per suspect
+        more = [each for each in left if not files.isdisjoint(each.touched)]
+        if not more:
+            return found
+        found += more
+        left = [each for each in left if files.isdisjoint(each.touched)]
+        files.update(*(each.touched for each in more))
+
+
+@dataclass(slots=True)
+class _Move:
+    """What an entry takes out and puts in of one kind of event."""
+
+    out: set[str] = field(default_factory=set)
+    into: set[str] = field(default_factory=set)
+    changes_data: bool = False
+
+
+class Judge:
+    """What is known of a table's log up to a version, and which entries of others are open.
+
+    Made by `whole_at` or `cold`. Does no I/O but through `Evidence`.
+
+    Attributes
+    ----------
+    version : int
+        Up to which all was judged.
+    clear : int
+        The newest version at which nothing was open and no file had a vector, as far as looks have told: what
+        `timelyJudged` of the next commit of this handle may say.
+    """
+
+    def __init__(self, form: LogFormat, version: int, *, raised: int = 0, remembered: int = REMEMBERED) -> None:
+        self.form = form
+        self.version = version
+        self.clear = version
+        self._raised = raised
+        self._remembered = remembered
+        # Live files by path, as keys: the path, and its vector where it has one.
+        self._live: dict[str, str] = {}
+        self._known: dict[str, _Known] = {}
+        # Known files that are live no more, those first that went first.
+        self._gone: dict[str, None] = {}
+        self._strange: set[str] = set()
+        # Files from the beginning whose names nobody asked about yet.
+        self._unexamined: list[str] = []
+        self._difference = NOTHING
+        self._mark = 0
+        self._n_masked = 0
+        # Per version what tells its files from those of any other, and the difference at it.
+        self._history: dict[int, tuple[int, _Difference]] = {}
+        self._versions: dict[int, int] = {}
+        self._waiting: list[Step] = []
+        self._dirty = False
+        self._open: tuple[OpenEntry, ...] = ()
+        self._housekeeping: list[OpenEntry] = []
+
+    @classmethod
+    def whole_at(
+        cls,
+        form: LogFormat,
+        version: int,
+        files: Iterable[FileIndex],
+        *,
+        raised: int = 0,
+        remembered: int = REMEMBERED,
+    ) -> Judge:
+        """Return a judge that begins where nothing was open.
+
+        Parameters
+        ----------
+        form : LogFormat
+        version : int
+        files : iterable of FileIndex
+            Those that were live at the version. None of them has a vector.
+        raised : int
+            The version at which the log began to be guarded: nothing at or before it is judged.
+        remembered : int
+            See `REMEMBERED`.
+
+        Notes
+        -----
+        Cost: a few arrays and dicts, about a microsecond per file.
+        """
+        judge = cls(form, version, raised=raised, remembered=remembered)
+        for index in files:  # one turn per kind of event
+            paths = index.paths.tolist()
+            known = map(_Known, repeat(index), range(len(paths)), index.events.tolist(), repeat(0))
+            judge._live.update(zip(paths, paths, strict=True))
+            judge._known.update(zip(paths, known, strict=True))
+            judge._unexamined += paths
+        judge._mark = sum(map(hash, judge._live))
+        judge._remember()
+        return judge
+
+    @classmethod
+    def cold(
+        cls, form: LogFormat, version: int, evidence: Evidence, *, raised: int = 0, remembered: int = REMEMBERED
+    ) -> Judge | None:
+        """Return a judge of a log that is opened at a version: the entries after the newest mark wait to be judged.
+
+        Parameters
+        ----------
+        form : LogFormat
+        version : int
+        evidence : Evidence
+        raised, remembered : int
+            See `whole_at`.
+
+        Returns
+        -------
+        Judge or None
+            None where entries after the newest mark, or the files at it, are not known any more.
+        """
+        steps: list[Step] = []
+        begin, at = raised, version
+        while at > begin:  # one turn per entry since the newest mark
+            step = evidence.step(at)
+            if step is None:
+                return None
+            steps.append(step)
+            begin = max(begin, _judged(step))
+            at -= 1
+        files = evidence.files(begin)
+        if files is None:
+            return None
+        judge = cls.whole_at(form, begin, files, raised=raised, remembered=remembered)
+        judge.take(steps[::-1])
+        return judge
+
+    def copied(self) -> Judge:
+        """Return the same in an object of its own."""
+        other = Judge(self.form, self.version, raised=self._raised, remembered=self._remembered)
+        for name, value in vars(self).items():  # a dozen
+            shared = not isinstance(value, dict | set | list)
+            setattr(other, name, value if shared else value.copy())
+        return other
+
+    def take(self, steps: Iterable[Step]) -> None:
+        """Take in entries, to be judged at the next look; those that were taken in before are passed over.
+
+        Raises
+        ------
+        ValueError
+            If one between is missing.
+        """
+        for step in steps:  # one turn per entry
+            newest = self._waiting[-1].version if self._waiting else self.version
+            if step.version <= newest:
+                continue
+            if step.version != newest + 1:
+                msg = f"entry of version={step.version} behind version={newest}"
+                raise ValueError(msg)
+            self._waiting.append(step)
+
+    def look(self, evidence: Evidence) -> Judgement:
+        """Judge what was taken in, as of its end.
+
+        Notes
+        -----
+        Cost: linear in the actions of the entries. Files are read where another program's entry changed rows of
+        progress, since or retainers, or rows of a stream that may be forgotten; or after a RESTORE to a version that
+        this judge does not remember.
+        """
+        while self._waiting:
+            self._judge(self._waiting[0], evidence)
+            self._waiting.pop(0)
+        if self._dirty:
+            self._weigh(evidence)
+            self._dirty = False
+            self._remember()
+        if not self._open and not self._n_masked:
+            self.clear = self.version
+        said, self._housekeeping = tuple(self._housekeeping), []
+        return Judgement(self._open, said)
+
+    def strange(self, event: str) -> list[str]:
+        """Return the live files of a kind of event whose rows nobody of ours has looked at since another wrote them."""
+        self._examine()
+        found = (key for key in self._strange if self._known[key].event == event)
+        return sorted(path for key in found if self._live.get(path := _path(key)) == key)
+
+    def looked_into(self, paths: Iterable[str]) -> None:
+        """Note that files hold the rows that they should."""
+        self._examine()
+        self._strange.difference_update(paths)
+
+    def _examine(self) -> None:
+        """Look at the names of the files from the beginning."""
+        self._strange.update(path for path in self._unexamined if path in self._known and not has_our_name(path))
+        self._unexamined.clear()
+
+    def _judge(self, step: Step, evidence: Evidence) -> None:
+        """Take one entry in. What it needs is read before anything is changed (invariant 2)."""
+        entry = step.entry
+        adds = self._added(step)
+        moves = self._moves(entry, adds)
+        # What a file is known to hold stays: statistics may have been computed again.
+        new = {key: known for key, known in adds.items() if key not in self._known or self._rows_known(key) < 0}
+        mark = self._mark_after(moves)
+        housekeeping = None
+        if entry.ours:
+            difference = self._after_ours(step, moves)
+        elif entry.operation == "RESTORE":
+            difference = self._after_restore(step, moves, mark, new, evidence)
+        else:
+            difference = self._after_others(step, moves, new, evidence)
+            dead = moves.get("dead")
+            if dead is not None and not self._is_maintenance(dead, new, evidence):
+                changes = {"dead": self._counts(dead, new)}
+                housekeeping = OpenEntry(step.version, entry.operation, entry.timestamp, changes)
+        touched = any(move.out for move in moves.values()) or "since" in moves
+        self._dirty = self._dirty or difference != self._difference or bool(difference and touched)
+        for key in adds:
+            if entry.ours:
+                if key in self._known:
+                    self._examine()
+                self._strange.discard(key)
+            elif key not in self._known and not has_our_name(key):
+                self._strange.add(key)
+        self._known.update(new)
+        self._replace(moves, mark)
+        self._difference, self.version = difference, step.version
+        self._remember()
+        if housekeeping is not None:
+            self._housekeeping.append(housekeeping)
+
+    def _added(self, step: Step) -> dict[str, _Known]:
+        found = {}
+        events = step.added.events.tolist()
+        for place, add in enumerate(step.entry.adds):  # one turn per file
+            said = add.get("deletionVector")
+            key = _key(add["path"], step.entry.vectors.get(add["path"], ""))
+            found[key] = _Known(step.added, place, events[place], int(said["cardinality"]) if said else 0)
+        return found
+
+    def _moves(self, entry: Entry, adds: Mapping[str, _Known]) -> dict[str, _Move]:
+        """Return by kind of event what an entry takes out of the live files, and puts in."""
+        moves: dict[str, _Move] = {}
+        for removed in entry.removed:
+            key = self._live.get(removed.path)
+            if key != _key(removed.path, removed.vector):
+                key = None
+            event = removed.event if key is None else self._known[key].event
+            move = moves.setdefault(event, _Move())
+            move.changes_data = move.changes_data or removed.data_change
+            # What is live no more was taken out by another: it has no rows to take.
+            if key is not None:
+                move.out.add(key)
+        for (key, known), add in zip(adds.items(), entry.adds, strict=True):
+            move = moves.setdefault(known.event, _Move())
+            move.changes_data = move.changes_data or add.get("dataChange") is not False
+            before = self._live.get(_path(key))
+            if before == key:  # statistics that were computed again, or a file that is taken out and put in
+                move.out.discard(key)
+                continue
+            if before is not None:
+                move.out.add(before)
+            move.into.add(key)
+        return moves
+
+    def _mark_after(self, moves: Mapping[str, _Move]) -> int:
+        taken = sum(hash(key) for move in moves.values() for key in move.out)
+        return self._mark + sum(hash(key) for move in moves.values() for key in move.into) - taken
+
+    def _replace(self, moves: Mapping[str, _Move], mark: int) -> None:
+        for move in moves.values():
+            for key in move.out:
+                del self._live[_path(key)]
+                self._n_masked -= _MASKED_BY in key
+                self._gone[key] = None
+        for move in moves.values():
+            for key in move.into:
+                self._live[_path(key)] = key
+                self._n_masked += _MASKED_BY in key
+                self._gone.pop(key, None)
+        self._mark = mark
+
+    def _after_ours(self, step: Step, moves: Mapping[str, _Move]) -> _Difference:
+        """Return the difference after an entry of ours: what it did would have been done in any case."""
+        difference = self._difference
+        rewritten = [event for event, move in moves.items() if move.out & difference.extra]
+        if rewritten and _judged(step) == step.version - 1:
+            # Its writer, whose snapshot that was, had looked into what it rewrote.
+            return NOTHING
+        for event, move in moves.items():
+            if event in ("since", "retain"):
+                # It says the whole state, and excludes all others: its writer had found the state before to be ours.
+                difference = difference.without(move.out | move.into)
+            elif event in rewritten:
+                difference = difference.followed_by(self._of(move.out), frozenset(move.into))
+            else:
+                difference = difference.without(move.into)
+        return difference
+
+    def _after_others(
+        self, step: Step, moves: Mapping[str, _Move], new: Mapping[str, _Known], evidence: Evidence
+    ) -> _Difference:
+        """Return the difference after an entry of another program that is no RESTORE."""
+        difference, entry = self._difference, step.entry
+        touched: set[str] = set()
+        changes: dict[str, tuple[int, int]] = {}
+        for event, move in moves.items():
+            if event not in _JUDGED_EVENTS or not (move.out or move.into):
+                continue
+            kept = self._is_maintenance(move, new, evidence)
+            if kept and not move.out & difference.extra:
+                difference = difference.without(move.into)
+                continue
+            difference = difference.followed_by(self._of(move.out), frozenset(move.into))
+            if not kept:
+                touched |= move.out | move.into
+                changes[event] = self._counts(move, new)
+        if not difference or not touched:
+            return difference
+        suspect = _Suspect(step.version, entry.operation, entry.timestamp, changes, frozenset(touched))
+        return replace(difference, suspects=(*difference.suspects, suspect))
+
+    def _of(self, keys: Iterable[str]) -> dict[str, _Known]:
+        return {key: self._known[key] for key in keys}
+
+    def _counts(self, move: _Move, new: Mapping[str, _Known]) -> tuple[int, int]:
+        """Return how many rows an entry takes out and puts in of one kind; −1 where statistics do not say."""
+        out, into = ([self._rows_known(key, new) for key in keys] for keys in (move.out, move.into))
+        return -1 if -1 in out else sum(out), -1 if -1 in into else sum(into)
+
+    def _is_maintenance(self, move: _Move, new: Mapping[str, _Known], evidence: Evidence) -> bool:
+        """Return whether an entry says that it changes no rows of a kind, and takes as many out as it puts in."""
+        if move.changes_data:
+            return False
+        out = self._sum_of_rows(move.out, new, evidence)
+        return out is not None and out == self._sum_of_rows(move.into, new, evidence)
+
+    def _sum_of_rows(self, keys: Iterable[str], new: Mapping[str, _Known], evidence: Evidence) -> int | None:
+        total = 0
+        for key in keys:
+            rows = self._rows_known(key, new)
+            if rows < 0:
+                table = evidence.rows(_path(key), _vector(key))
+                if table is None:
+                    return None
+                rows = table.num_rows
+            total += rows
+        return total
+
+    def _rows_known(self, key: str, new: Mapping[str, _Known] = MappingProxyType({})) -> int:
+        known = new.get(key) or self._known[key]
+        rows = int(known.files.rows[known.place])
+        return rows if rows < 0 else rows - known.masked
+
+    def _after_restore(
+        self, step: Step, moves: Mapping[str, _Move], mark: int, new: Mapping[str, _Known], evidence: Evidence
+    ) -> _Difference:
+        """Return the difference at the version that a RESTORE went back to (invariant 4)."""
+        wanted = step.entry.restored
+        if wanted is not None and wanted <= self._raised:
+            return NOTHING
+        found = self._remembered_at(wanted, mark)
+        if found is None:
+            found = self._from_before(wanted, mark, evidence)
+        if found is None:
+            live = set(self._live.values())
+            for move in moves.values():
+                live = (live - move.out) | move.into
+            if self._is_whole({**self._known, **new}, live, evidence):
+                return NOTHING
+            return self._after_others(step, moves, new, evidence)
+        for key, known in found.missing.items():
+            self._known.setdefault(key, known)
+        suspects = tuple(replace(suspect, restored_at=step.version) for suspect in found.suspects)
+        return replace(found, suspects=suspects) if found else NOTHING
+
+    def _remembered_at(self, wanted: int | None, mark: int) -> _Difference | None:
+        """Return the difference at a version with just these files, at the wanted one if it has them."""
+        at = self._history.get(wanted) if wanted is not None else None
+        if at is not None and at[0] == mark:
+            return at[1]
+        version = self._versions.get(mark)
+        return None if version is None or version not in self._history else self._history[version][1]
+
+    def _from_before(self, wanted: int | None, mark: int, evidence: Evidence) -> _Difference | None:
+        """Return the difference at a version before all that is remembered, from marks that lie before it."""
+        first = next(iter(self._history))
+        steps: list[Step] = []
+        tried, at = first, first
+        while at > self._raised:  # one turn per entry
+            step = evidence.step(at)
+            if step is None:
+                return None
+            steps.append(step)
+            at -= 1
+            begin = self._raised if at == self._raised else _judged(step)
+            if begin >= tried or begin < self._raised or (wanted is not None and begin > wanted):
+                continue
+            while at > begin:
+                step = evidence.step(at)
+                if step is None:
+                    return None
+                steps.append(step)
+                at -= 1
+            files = evidence.files(begin)
+            if files is None:
+                continue
+            tried = begin
+            judge = type(self).whole_at(self.form, begin, files, raised=self._raised, remembered=self._remembered)
+            found = judge._remembered_at(wanted, mark)
+            for each in reversed(steps):  # one at a time: each version's difference is wanted
+                judge._judge(each, evidence)
+                found = judge._remembered_at(wanted, mark) or found if judge._mark == mark else found
+            if found is not None:
+                return found
+        return None
+
+    def _remember(self) -> None:
+        self._history[self.version] = (self._mark, self._difference)
+        self._versions[self._mark] = self.version
+        while len(self._history) > self._remembered:
+            version = next(iter(self._history))
+            mark, _ = self._history.pop(version)
+            if self._versions.get(mark) == version:
+                del self._versions[mark]
+        while len(self._gone) > self._remembered:
+            key = next(iter(self._gone))
+            del self._gone[key]
+            if key not in self._difference.missing:
+                del self._known[key]
+                self._strange.discard(key)
+
+    def _weigh(self, evidence: Evidence) -> None:
+        """Compare what the rows of the difference say; what says the same is no difference (invariant 3)."""
+        parts: dict[str, tuple[set[str], set[str]]] = {event: (set(), set()) for event in _JUDGED_EVENTS}
+        for side, keys in enumerate((self._difference.missing, self._difference.extra)):
+            for key in keys:
+                parts[self._known[key].event][side].add(key)
+        same: dict[str, Callable[[], bool]] = {
+            "message": lambda: self._is_settled(*parts["message"], evidence),
+            "progress": lambda: self._is_same_progress(*parts["progress"], evidence),
+            "since": lambda: self._is_same_since(evidence),
+        }
+        difference = self._difference
+        for event, decide in same.items():
+            keys = set().union(*parts[event], *(parts["retain"] if event == "since" else ()))
+            if keys and decide():
+                difference = difference.without(keys)
+        self._difference = difference
+        self._open = self._described(difference)
+
+    def _described(self, difference: _Difference) -> tuple[OpenEntry, ...]:
+        if not difference:
+            return ()
+        events = {self._known[key].event for key in (*difference.missing, *difference.extra)}
+        found = [
+            OpenEntry(
+                suspect.version,
+                suspect.operation,
+                suspect.timestamp,
+                MappingProxyType({event: counts for event, counts in suspect.changes.items() if event in events}),
+                suspect.restored_at,
+            )
+            for suspect in _involved(difference)
+        ]
+        return tuple(sorted(found, key=lambda each: each.version))
+
+    def _would_be_live(self, event: str) -> list[str]:
+        """Return the files of a kind of event that would be live if nobody but us had changed any row."""
+        live = [key for key in self._live.values() if self._known[key].event == event]
+        missing = [key for key in self._difference.missing if self._known[key].event == event]
+        return [key for key in live if key not in self._difference.extra] + missing
+
+    def _are_live(self, event: str) -> list[str]:
+        return [key for key in self._live.values() if self._known[key].event == event]
+
+    def _is_settled(self, missing: set[str], extra: set[str], evidence: Evidence) -> bool:
+        """Return whether both have the same rows of a stream that may not be forgotten."""
+        if self.form.kind != "stream":
+            return False
+        since = self._since(evidence)
+        if since is None or since == self.form.domain.minimum_frontier:
+            return False
+        # Rows that stay for sure, and rows that may: of files that reach to both sides, or of which nothing is known.
+        stay, may_stay, mixed = [0, 0], [0, 0], False
+        read: tuple[list[str], list[str]] = ([], [])
+        for side, keys in enumerate((missing, extra)):
+            for key in keys:
+                known = self._known[key]
+                place, rows = slice(known.place, known.place + 1), self._rows_known(key)
+                sure = bool(known.files.known[known.place])
+                if sure and not since.beyond(known.files.max_times[place])[0]:
+                    continue
+                read[side].append(key)
+                above = sure and bool(since.beyond(known.files.min_times[place])[0])
+                mixed = mixed or not above
+                stay[side] += max(rows, 0) if above else 0
+                may_stay[side] += rows if rows >= 0 else 1 << 62
+        if not any(read):
+            return True
+        # One entry that rewrote files of rows that stay has changed rows; of several one may have changed them back.
+        several = sum("message" in each.changes for each in self._difference.suspects) > 1
+        if not (mixed or several) or stay[0] > may_stay[1] or stay[1] > may_stay[0]:
+            return False
+        kept = [self._kept_rows(keys, since, evidence) for keys in read]
+        return kept[0] is not None and kept[0] == kept[1]
+
+    def _kept_rows(self, keys: Sequence[str], since: Antichain, evidence: Evidence) -> Counter[bytes] | None:
+        """Return the hashes of the messages in files that stay; None if a file is gone."""
+        found: Counter[bytes] = Counter()
+        for key in keys:
+            table = evidence.rows(_path(key), _vector(key))
+            if table is None:
+                return None
+            times = self.form.domain.from_columns(table)
+            kept = since.beyond(times)
+            table, times = table.filter(pa.array(kept)), times[kept]
+            hashes = RowHasher(self.form.payload).hash(table)
+            seqs = np.asarray(table["_seq"].to_numpy(), np.int64)
+            for row in zip(table["_stream"].to_pylist(), seqs.tolist(), times.tolist(), hashes.tolist(), strict=True):
+                found[repr(row).encode()] += 1
+        return found
+
+    def _is_same_progress(self, missing: set[str], extra: set[str], evidence: Evidence) -> bool:
+        """Return whether each progress row is as it was known, and none is missing; how often does not matter."""
+        changed = [self._tables(keys, evidence) for keys in (missing, extra)]
+        if changed[0] is None or changed[1] is None:
+            return False
+        streams = {name for tables in changed for table in tables or () for name in table["_stream"].to_pylist()}
+        common = [key for key in self._are_live("progress") if key not in extra and self._may_hold(key, streams)]
+        others = self._tables(common, evidence)
+        if others is None:
+            return False
+        before, after = (_progress_rows([*tables, *others], streams) for tables in (changed[0], changed[1]))
+        bases = _bases(before)
+        return _from_bases_on(before, bases, before) == _from_bases_on(after, bases, before)
+
+    def _may_hold(self, key: str, streams: set[str]) -> bool:
+        index, place = self._known[key].files, self._known[key].place
+        return any(index.stream_lo[place] <= stream <= index.stream_hi[place] for stream in streams)
+
+    def _tables(self, keys: Iterable[str], evidence: Evidence) -> list[pa.Table] | None:
+        found = []
+        for key in keys:
+            table = evidence.rows(_path(key), _vector(key))
+            if table is None:
+                return None
+            found.append(table)
+        return found
+
+    def _is_same_since(self, evidence: Evidence) -> bool:
+        """Return whether the newest rows of since, and those of retainers with their number, say what they should."""
+        would = self._newest_since(self._would_be_live("since"), self._would_be_live("retain"), evidence)
+        return would is not None and would == self._newest_since(
+            self._are_live("since"), self._are_live("retain"), evidence
+        )
+
+    def _newest_since(
+        self, since: Sequence[str], retain: Sequence[str], evidence: Evidence
+    ) -> tuple[frozenset[tuple[object, ...]], frozenset[tuple[object, ...]]] | None:
+        tables = self._newest_tables(since, evidence)
+        others = self._tables(retain, evidence)
+        if tables is None or others is None:
+            return None
+        rows = [row for table in tables for row in _values(table)]
+        seq = max((int(str(row[1])) for row in rows), default=None)
+        return tuple(  # type: ignore[return-value]
+            frozenset(row for row in part if row[1] == seq)
+            for part in (rows, [row for table in others for row in _values(table)])
+        )
+
+    def _newest_tables(self, keys: Sequence[str], evidence: Evidence) -> list[pa.Table] | None:
+        """Return the rows of the files that may have the newest number."""
+        ends = {key: (k.files.seq_lo[k.place], k.files.seq_hi[k.place]) for key in keys for k in (self._known[key],)}
+        least = max((low for low, _ in ends.values()), default=0)
+        return self._tables([key for key in keys if ends[key][1] >= least], evidence)
+
+    def _since(self, evidence: Evidence) -> Antichain | None:
+        """Return since as our commits have put it; None if that cannot be read any more."""
+        keys = self._would_be_live("since")
+        if not keys:
+            return self.form.domain.minimum_frontier
+        return self._since_in(self._newest_tables(keys, evidence))
+
+    def _since_in(self, tables: Sequence[pa.Table] | None) -> Antichain | None:
+        if not tables or not any(table.num_rows for table in tables):
+            return None
+        rows = pa.concat_tables(tables)
+        rows = rows.filter(pc.equal(rows["_seq"], pc.max(rows["_seq"])))
+        return Antichain.from_times(self.form.domain.from_columns(rows), self.form.domain.arity)
+
+    def _is_whole(self, known: Mapping[str, _Known], live: set[str], evidence: Evidence) -> bool:
+        """Return whether each commit that live progress names has as many messages as it says, and no others are live.
+
+        Asked where no entry leads from a mark to a state: values may have changed unseen. Commits that may be
+        forgotten, in whole or in part, are passed over.
+        """
+        by_event = {event: [key for key in live if known[key].event == event] for event in _JUDGED_EVENTS}
+        progress = self._tables(by_event["progress"], evidence)
+        since = self.form.domain.minimum_frontier
+        if by_event["since"]:
+            tables = self._tables(by_event["since"], evidence)
+            found = self._since_in(tables)
+            if found is None:
+                return False
+            since = found
+        if not progress:
+            return False
+        wanted = self._wanted(progress, since)
+        newest: dict[str, int] = {}
+        for stream, seq in wanted:
+            newest[stream] = max(seq, newest.get(stream, -1))
+        first = {stream: min(seq for name, seq in wanted if name == stream) for stream in newest}
+        there: Counter[tuple[str, int]] = Counter()
+        for key in by_event["message"]:
+            index, place, _, masked = known[key]
+            if index.rows[place] >= 0 and index.seq_lo[place] == index.seq_hi[place] and index.lone_streams()[place]:
+                there[index.stream_lo[place], int(index.seq_lo[place])] += int(index.rows[place]) - masked
+                continue
+            table = evidence.rows(_path(key), _vector(key))
+            if table is None:
+                return False
+            there.update(zip(table["_stream"].to_pylist(), table["_seq"].to_pylist(), strict=True))
+        for (stream, seq), rows in there.items():
+            if seq > newest.get(stream, -1):
+                return False
+            if seq < first[stream]:
+                continue
+            n_wanted = wanted.get((stream, seq), 0)
+            if n_wanted is not None and rows != n_wanted:
+                return False
+        return all(not n_rows or there[commit] == n_rows for commit, n_rows in wanted.items())
+
+    def _wanted(self, tables: Sequence[pa.Table], since: Antichain) -> dict[tuple[str, int], int | None]:
+        """Return how many messages each commit has; None of those that may be forgotten in part."""
+        domain = self.form.domain
+        rows = pa.concat_tables(tables)
+        bases = _bases(_progress_rows(tables, set(rows["_stream"].to_pylist())))
+        (low, _) = domain.bound_columns
+        bounded = np.ones(rows.num_rows, np.bool_)
+        for name in low:
+            bounded &= np.asarray(rows[name].is_valid().to_numpy(), np.bool_)
+        stays = np.zeros(rows.num_rows, np.bool_)
+        lows = domain.from_columns(rows.filter(pa.array(bounded)), low)
+        minimum = since == domain.minimum_frontier
+        if bounded.any():
+            later = since.beyond(lows) if self.form.kind == "stream" or minimum else is_later(since, lows)
+            stays[bounded] = later
+        found: dict[tuple[str, int], int | None] = {}
+        named = zip(rows["_stream"].to_pylist(), rows["_seq"].to_pylist(), rows["_rows"].to_pylist(), strict=True)
+        for (stream, seq, n_rows), has_bounds, stay in zip(named, bounded.tolist(), stays.tolist(), strict=True):
+            if seq >= bases.get(stream, seq):
+                found[stream, seq] = (n_rows or 0) if stay or not has_bounds else None
+        return found
+
+
+def _judged(step: Step) -> int:
+    """Return up to which version an entry says that nothing was open; −1 if it does not say."""
+    entry = step.entry
+    return entry.judged if entry.ours and entry.judged is not None else -1
+
+
+def _key(path: str, vector: str) -> str:
+    return f"{path}{_MASKED_BY}{vector}" if vector else path
+
+
+def _path(key: str) -> str:
+    return key.partition(_MASKED_BY)[0]
+
+
+def _vector(key: str) -> str:
+    return key.partition(_MASKED_BY)[2]
+
+
+def _values(table: pa.Table) -> list[tuple[object, ...]]:
+    """Return the rows of a table, stream and number first; times as numbers, for not each is a Python value."""
+    names = ["_stream", "_seq", *sorted(set(table.schema.names) - {"_stream", "_seq"})]
+    columns = []
+    for name in names:
+        column = table[name]
+        if pa.types.is_date32(column.type):
+            column = column.cast(pa.int32())
+        elif pa.types.is_temporal(column.type):
+            column = column.cast(pa.int64())
+        columns.append(column.to_pylist())
+    return list(zip(*columns, strict=True))
+
+
+class _Row(NamedTuple):
+    """A progress row: whose, its number, its note, and the rest."""
+
+    stream: str
+    seq: int
+    note: str | None
+    others: tuple[object, ...]
+
+
+def _progress_rows(tables: Sequence[pa.Table], streams: set[str]) -> set[_Row]:
+    found = set()
+    for table in tables:
+        notes = table["_note"].to_pylist()
+        rest = table.drop_columns(["_note"])
+        for note, (stream, seq, *others) in zip(notes, _values(rest), strict=True):
+            if stream in streams:
+                found.add(_Row(str(stream), int(str(seq)), note, tuple(others)))
+    return found
+
+
+def _bases(rows: Iterable[_Row]) -> dict[str, int]:
+    """Return the number of the base commit of each stream that has one."""
+    bases: dict[str, int] = {}
+    for row in rows:
+        if row.note is not None and '"base":true' in row.note and Note.parse(row.note).base:
+            bases[row.stream] = max(row.seq, bases.get(row.stream, 0))
+    return bases
+
+
+def _from_bases_on(rows: Iterable[_Row], bases: Mapping[str, int], known: AbstractSet[_Row]) -> set[_Row]:
+    """Return rows without those that are forgotten, and without base commits as they were before they became ones."""
+    found = set()
+    for row in rows:
+        base = bases.get(row.stream, -1)
+        if row.seq < base:
+            continue
+        if row.seq == base and row.note is not None:
+            as_base = row._replace(note=_as_base(row.note))
+            if as_base != row and as_base in known:
+                continue
+        found.add(row)
+    return found
+
+
+def _as_base(note: str) -> str:
+    try:
+        return replace(Note.parse(note), base=True).text()
+    except (TimelyError, ValueError, TypeError, LookupError):
+        return note  # none of ours

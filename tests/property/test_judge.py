@@ -1,0 +1,581 @@
+"""The judge of what others changed against a table that knows each row."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_timely.log.files.format import FORGETFUL_VERSION, LogFormat
+from spark_timely.log.files.index import FileIndex, index_adds
+from spark_timely.log.machine import judge as product
+from spark_timely.log.machine.judge import Evidence, Judge, Step
+from spark_timely.log.store.entries import parse_entry
+from spark_timely.protocol.note import Note
+from tests.faults.harness import long_lane
+from tests.oracles.foreign_model import CHANGES, MAINTENANCE, OURS, Row, World
+
+FORMS = {
+    kind: replace(
+        LogFormat.build(pa.schema([("v", pa.int64())]), minimum=(0,), kind=kind),  # type: ignore[arg-type]
+        version=FORGETFUL_VERSION,
+    )
+    for kind in ("stream", "collection")
+}
+
+
+@dataclass
+class Table:
+    """The model's table as the judge sees it: entries, statistics, rows of files."""
+
+    world: World
+
+    def __post_init__(self) -> None:
+        self.form = FORMS[self.world.kind]
+        self.evidence = Evidence(self.rows, self.step, self.files)
+        self._steps: dict[int, Step] = {}
+
+    def step(self, version: int) -> Step | None:
+        if version not in self._steps:
+            actions = self.world.versions[version].actions
+            entry = parse_entry("\n".join(map(json.dumps, actions)).encode())
+            self._steps[version] = Step(version, entry, index_adds(self.form, entry.adds))
+        return self._steps[version]
+
+    def steps(self, after: int) -> list[Step]:
+        found = (self.step(version) for version in range(after + 1, self.world.newest + 1))
+        return [step for step in found if step is not None]
+
+    def files(self, version: int) -> list[FileIndex]:
+        live = self.world.versions[version].live
+        assert not any(live.values())
+        return [index_adds(self.form, [self.world.add_of(path)["add"] for path in live])]
+
+    def rows(self, path: str, vector: str) -> pa.Table:
+        event = self.world.files[path][0]
+        rows = self.world.rows_of(path, vector.removeprefix("u").removesuffix("@1"))
+        schema = self.form.data_schema if event == "message" else self.form.progress_schema
+        return pa.Table.from_pylist([_values(row) for row in rows], schema)
+
+
+def _values(row: Row) -> dict[str, Any]:
+    said: dict[str, Any] = {"_stream": row.stream, "_seq": row.seq, "_time": row.time}
+    if row.event == "message":
+        return {**said, "_diff": 1, "v": row.value}
+    low, high = row.bounds or (None, None)
+    # That it is a base must be all that a base commit says of itself: its number is that of the commit that it was.
+    note = Note(attempt=f"{row.stream} {row.seq}", base=row.base).text() if row.event == "progress" else None
+    return {
+        **said,
+        "_count": row.value,
+        "_rows": row.n_rows,
+        "_note": note,
+        "_min_time": low,
+        "_max_time": high,
+    }
+
+
+class Silent(AssertionError):
+    """The judge said the wrong thing."""
+
+
+@dataclass
+class Handle:
+    judge: Judge
+
+    def look(self, table: Table) -> bool:
+        """Look at all entries, and compare what is found with what the table knows; return whether it is whole."""
+        world = table.world
+        self.judge.take(table.steps(self.judge.version))
+        found = self.judge.look(table.evidence).open
+        now, log = world.now, "\n".join(world.log)
+        versions = [entry.version for entry in found]
+        if bool(found) != now.harmful:
+            raise Silent(f"version={world.newest} harmful={now.harmful}, found {found}\n{log}")
+        wrong = [version for version in versions if not world.versions[version].suspect]
+        if wrong or not world.culprits() <= set(versions):
+            raise Silent(f"version={world.newest} by {sorted(world.culprits())}, found {found}\n{log}")
+        if self.judge.version != world.newest:
+            raise Silent(f"version={world.newest}, judged {self.judge.version}")
+        return not found
+
+
+def run(seed: int, n_steps: int = 30, judge: type[Judge] = Judge) -> World:
+    """Draw one history: four handles that look when they like, and others' work."""
+    draw = random.Random(seed)
+    world = World(draw, draw.choice(("stream", "collection", "stream")))
+    table = Table(world)
+    calm = draw.random() < 0.3
+    remembered = draw.choice((3, 10, 1000))
+    form = table.form
+
+    def fresh() -> Handle:
+        if draw.random() < 0.5:
+            found = judge.cold(form, world.newest, table.evidence, remembered=remembered)
+            assert found is not None
+            return Handle(found)
+        found = judge.whole_at(form, 0, table.files(0), remembered=remembered)
+        found.take(table.steps(0))
+        return Handle(found)
+
+    handles = [fresh() for _ in range(4)]
+    for _ in range(n_steps):
+        turn = draw.random()
+        handle = draw.choice(handles)
+        if turn < 0.25:
+            world.append(handle.judge.clear)
+        elif turn < 0.5:
+            # What excludes others is on top of the newest version, which its writer has judged.
+            whole = handle.look(table)
+            if not world.has_vectors():
+                # While messages are open, since may move, but nothing is rewritten.
+                kinds = {kind for kind, _ in world.now.harm}
+                work = draw.choice(OURS) if whole else "move_since" if kinds == {"message"} else ""
+                if work:
+                    getattr(world, work)(handle.judge.clear)
+        elif turn < 0.7:
+            getattr(world, draw.choice(MAINTENANCE))()
+        elif turn < 0.85:
+            if not calm:
+                getattr(world, draw.choice(CHANGES))()
+        elif turn < 0.92:
+            world.heal()
+        else:
+            place = handles.index(handle)
+            # The copy and what it was made of go different ways.
+            handles[place - 1] = Handle(handle.judge.copied()) if draw.random() < 0.5 else fresh()
+        for each in handles:
+            if draw.random() < 0.3:
+                each.look(table)
+    for each in handles:
+        each.look(table)
+    world.heal()
+    for each in (*handles, fresh()):
+        each.look(table)
+    return world
+
+
+@pytest.mark.parametrize("first", range(0, 2000, 100) if long_lane() else [0])
+def test_harm_is_found_and_nothing_else(first: int) -> None:
+    for seed in range(first, first + (100 if long_lane() else 40)):
+        try:
+            run(seed)
+        except Silent as error:
+            msg = f"seed={seed}: {error}"
+            raise AssertionError(msg) from error
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of the judge, and the first seed whose history shows that it is wrong."""
+
+    what: str
+    before: str
+    after: str
+    seed: int
+
+    def __repr__(self) -> str:
+        return self.what
+
+    def judge(self) -> type[Judge]:
+        source = Path(product.__file__).read_text(encoding="utf-8")
+        assert source.count(self.before) == 1, f"{self.before!r} is there {source.count(self.before)} times"
+        module = ModuleType("spark_timely.log.machine.mutant")
+        sys.modules[module.__name__] = module  # where dataclasses look for what annotations mean
+        try:
+            exec(compile(source.replace(self.before, self.after), "mutant", "exec"), module.__dict__)
+        finally:
+            del sys.modules[module.__name__]
+        found: type[Judge] = module.Judge
+        return found
+
+
+MUTANTS = [
+    Mutant("ours is not known", "if entry.ours:\n            difference", "if False:\n            difference", 0),
+    Mutant("ours vouches for all that came before", "if rewritten and _judged(step) == step.version - 1", "if True", 0),
+    Mutant(
+        "since that we move on two files of others is theirs", 'if event in ("since", "retain"):', "if False:", 1737
+    ),
+    Mutant("ours never vouches", "if rewritten and _judged(step) == step.version - 1", "if False", 71),
+    Mutant(
+        "dataChange=false is maintenance",
+        "return out is not None and out == self._sum",
+        "return True or out == self._sum",
+        19,
+    ),
+    Mutant("as many rows are maintenance", "        if move.changes_data:\n            return False\n", "", 0),
+    Mutant(
+        "maintenance is open", "return out is not None and out == self._sum", "return False and out == self._sum", 0
+    ),
+    Mutant(
+        "maintenance may put in less",
+        "out is not None and out == self._sum_of_rows(move.into, new, evidence)",
+        "out is not None and out >= (self._sum_of_rows(move.into, new, evidence) or 0)",
+        31,
+    ),
+    Mutant(
+        "maintenance may put in more",
+        "out is not None and out == self._sum_of_rows(move.into, new, evidence)",
+        "out is not None and out <= (self._sum_of_rows(move.into, new, evidence) or 0)",
+        19,
+    ),
+    Mutant(
+        "maintenance is judged for all kinds together", "if move.changes_data:", "if move.changes_data and False:", 0
+    ),
+    Mutant(
+        "what is live no more counts as taken out",
+        "if key != _key(removed.path, removed.vector):\n                key = None",
+        "if key is None and removed.path in self._known:\n                key = removed.path",
+        1,
+    ),
+    Mutant("maintenance of what differs settles it", "if kept and not move.out & difference.extra:", "if kept:", 35),
+    Mutant("statistics that come again are a new file", "if before == key:", "if False:", 12),
+    Mutant("masked rows count", "return rows if rows < 0 else rows - known.masked", "return rows", 53),
+    Mutant("a vector is no other file", 'return f"{path}{_MASKED_BY}{vector}" if vector else path', "return path", 7),
+    Mutant(
+        "unknown numbers are none",
+        "            if rows < 0:\n                table = evidence",
+        "            if False:\n                table = evidence",
+        26,
+    ),
+    Mutant("RESTORE is any other change", 'elif entry.operation == "RESTORE":', "elif False:", 0),
+    Mutant(
+        "RESTORE heals whatever it goes back to",
+        "return replace(found, suspects=suspects) if found else NOTHING",
+        "return NOTHING",
+        31,
+    ),
+    Mutant(
+        "RESTORE changes nothing of what is open",
+        "return replace(found, suspects=suspects) if found else NOTHING",
+        "return self._difference",
+        0,
+    ),
+    Mutant(
+        "RESTORE is judged by what is remembered alone",
+        "found = self._from_before(wanted, mark, evidence)",
+        "found = None",
+        766,
+    ),
+    Mutant(
+        "RESTORE to what is not remembered heals",
+        "found = self._from_before(wanted, mark, evidence)",
+        "found = NOTHING",
+        574,
+    ),
+    Mutant(
+        "dead letters are open",
+        '_JUDGED_EVENTS: Final = ("message", "progress"',
+        '_JUDGED_EVENTS: Final = ("message", "dead", "progress"',
+        9,
+    ),
+    Mutant("messages are not judged", "if event not in _JUDGED_EVENTS or", "if event in ('message', 'dead') or", 0),
+    Mutant("progress is not judged", "if event not in _JUDGED_EVENTS or", "if event in ('progress', 'dead') or", 0),
+    Mutant("since is not judged", "if event not in _JUDGED_EVENTS or", "if event in ('since', 'dead') or", 0),
+    Mutant("retainers are not judged", "if event not in _JUDGED_EVENTS or", "if event in ('retain', 'dead') or", 3),
+    Mutant(
+        "progress is judged by its files",
+        "return _from_bases_on(before, bases, before) == _from",
+        "return False and set() == _from",
+        1,
+    ),
+    Mutant(
+        "progress may be missing",
+        "return _from_bases_on(before, bases, before) == _from",
+        "return _from_bases_on(before, bases, before) >= _from",
+        0,
+    ),
+    Mutant(
+        "progress may be more",
+        "return _from_bases_on(before, bases, before) == _from",
+        "return _from_bases_on(before, bases, before) <= _from",
+        24,
+    ),
+    Mutant("progress before a base counts", "if row.seq < base:", "if False:", 58),
+    Mutant(
+        "a base commit is another than the commit that it was",
+        "if row.seq == base and row.note is not None:",
+        "if False:",
+        15,
+    ),
+    Mutant(
+        "progress that did not change is not looked at",
+        "before, after = (_progress_rows([*tables, *others], streams)",
+        "before, after = (_progress_rows([*tables], streams)",
+        1,
+    ),
+    Mutant("all rows of since count", "frozenset(row for row in part if row[1] == seq)", "frozenset(part)", 76),
+    Mutant("since alone says its state", '*(parts["retain"] if event == "since" else ())', "", 8),
+    Mutant(
+        "what may be forgotten is open",
+        '        if self.form.kind != "stream":\n            return False',
+        "        return False",
+        8,
+    ),
+    Mutant(
+        "a collection forgets as a stream does",
+        '        if self.form.kind != "stream":\n            return False\n',
+        "",
+        199,
+    ),
+    Mutant("a file that reaches to both sides is open", "if not (mixed or several) or stay", "if True or stay", 8),
+    Mutant(
+        "a file that reaches to both sides is settled",
+        "return kept[0] is not None and kept[0] == kept[1]",
+        "return True",
+        4,
+    ),
+    Mutant(
+        "since is believed whoever put it", 'keys = self._would_be_live("since")', 'keys = self._are_live("since")', 3
+    ),
+    Mutant("what is settled later stays open", "bool(difference and touched)", "False", 90),
+    Mutant(
+        "judged at each entry",
+        "            self._waiting.pop(0)\n",
+        "            self._waiting.pop(0)\n            self._weigh(evidence)\n            if self._open: break\n",
+        0,
+    ),
+    Mutant(
+        "a cold judge begins where it opens",
+        "while at > begin:  # one turn per entry since the newest mark",
+        "begin = version\n        while at > begin:",
+        3,
+    ),
+    Mutant(
+        "a cold judge believes each mark by one more",
+        "begin = max(begin, _judged(step))",
+        "begin = max(begin, _judged(step) + 1 if _judged(step) >= 0 else begin)",
+        3,
+    ),
+    Mutant("nothing is open is said although something is", "if not self._open and not self._n_masked:", "if True:", 3),
+    Mutant(
+        "the last of several is named alone",
+        "for suspect in _involved(difference)\n",
+        "for suspect in _involved(difference)[-1:]\n",
+        0,
+    ),
+    Mutant(
+        "who changed what another changed is not named",
+        "files.update(*(each.touched for each in more))",
+        "return found + more",
+        243,
+    ),
+    Mutant("what became of a change is lost", "if out & self.touched else self", "if False else self", 119),
+    Mutant(
+        "several that change rows back are open",
+        "for each in self._difference.suspects) > 1",
+        "for each in self._difference.suspects) > 99",
+        1999,
+    ),
+    Mutant(
+        "what was a base commit may be none",
+        "if as_base != row and as_base in known:\n                continue",
+        "row = as_base",
+        124,
+    ),
+    Mutant("a copy shares what it knows", "value if shared else value.copy()", "value", 4),
+]
+
+
+@functools.cache
+def right(seed: int) -> None:
+    """Run a history that the judge passes: only then its mutants are what a failure shows."""
+    run(seed)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=repr)
+def test_mutants_of_the_judge_are_found(mutant: Mutant) -> None:
+    right(mutant.seed)
+    # One that loses track of the files is found by that.
+    with pytest.raises((Silent, KeyError)):
+        run(mutant.seed, judge=mutant.judge())
+
+
+def small_world(kind: str = "stream", seed: int = 0) -> tuple[World, Table, Handle]:
+    world = World(random.Random(seed), kind)
+    table = Table(world)
+    return world, table, Handle(Judge.whole_at(table.form, 0, table.files(0)))
+
+
+def test_restore_is_judged_at_the_version_that_it_names() -> None:
+    # The files are the same before a commit and after its deletion: only one of the two is a log that went back.
+    world, table, handle = small_world()
+    world.append(0)
+    whole = world.newest
+    world.append(whole)
+    new = [path for path in world.now.live if path not in world.versions[whole].live]
+    world._commit("DELETE", [], new, suspect=True)
+    broken = world.newest
+    assert not handle.look(table)
+    for to in (whole, broken, whole):
+        says = {"operationParameters": {"version": str(to)}}
+        target = world.versions[to]
+        world._commit("RESTORE", [], [], expected=target.expected, restored=target, info=says, suspect=to == broken)
+        assert handle.look(table) == (to == whole)
+
+
+def test_ours_that_judged_less_vouches_for_nothing() -> None:
+    world, table, handle = small_world()
+    for _ in range(4):
+        world.append(0)
+    paths = world.live("message")
+    rows = [row for path in paths for row in world.rows_of(path)]
+    world._commit("UPDATE", [world.strange_file("message", rows[1:])], paths, suspect=True)
+    world._commit(
+        "WRITE",
+        [world.file("message", rows[1:], "a", 9)],
+        world.live("message"),
+        ours=True,
+        judged=world.newest - 1,
+        expected=world.now.expected,
+    )
+    found = handle.judge
+    found.take(table.steps(0))
+    assert [entry.version for entry in found.look(table.evidence).open] == [world.newest - 1]
+
+
+def test_what_failed_while_files_are_read_is_judged_at_the_next_look() -> None:
+    world, table, handle = small_world()
+    world.append(0)
+    world.delete_newest()
+    world.append(0)
+    world.restore(0)
+
+    def fails(path: str, vector: str) -> pa.Table:
+        raise OSError(path)
+
+    handle.judge.take(table.steps(0)[:-1])
+    with pytest.raises(OSError, match="progress"):
+        handle.judge.look(replace(table.evidence, rows=fails))
+    assert handle.judge.clear == 0
+    found = handle.judge.look(table.evidence).open
+    assert [(entry.version, entry.operation) for entry in found] == [(2, "DELETE")]
+    assert found[0].changes == {"progress": (1, 0)}
+    assert handle.look(table)
+
+
+def test_a_gap_is_refused_and_an_entry_is_taken_once() -> None:
+    world, table, handle = small_world()
+    for _ in range(3):
+        world.append(0)
+    with pytest.raises(ValueError, match="entry of version=2 behind version=0"):
+        handle.judge.take(table.steps(1))
+    handle.judge.take(table.steps(0))
+    handle.judge.take(table.steps(0))
+    assert handle.look(table)
+
+
+def test_changes_of_dead_letters_are_said() -> None:
+    world, table, handle = small_world(seed=1)
+    while not world.live("dead"):
+        world.append(0)
+    world._commit("DELETE", [], world.live("dead"), suspect=True)
+    handle.judge.take(table.steps(0))
+    found = handle.judge.look(table.evidence)
+    assert not found.open
+    assert [(entry.operation, entry.changes) for entry in found.housekeeping] == [("DELETE", {"dead": (2, 0)})]
+    assert not handle.judge.look(table.evidence).housekeeping
+
+
+def test_a_cold_judge_needs_each_entry_since_the_newest_mark() -> None:
+    world, table, _ = small_world()
+    world.append(0)
+    world.delete_newest()
+    world.delete_newest()
+    assert world.newest == 3
+    gone = replace(table.evidence, step=lambda version: None if version == 2 else table.step(version))
+    assert Judge.cold(table.form, world.newest, gone) is None
+    assert Judge.cold(table.form, world.newest, table.evidence) is not None
+    assert Judge.cold(table.form, world.newest, replace(table.evidence, files=lambda _: None)) is None
+
+
+def test_looked_into_files_are_strange_no_more() -> None:
+    world, table, handle = small_world()
+    for _ in range(4):
+        world.append(0)
+    paths = world.live("message")
+    new = world._rewritten(paths)
+    world._commit("OPTIMIZE", new, paths, loud=False)
+    assert handle.look(table)
+    assert handle.judge.strange("message") == sorted(new)
+    handle.judge.looked_into(new[:1])
+    assert handle.judge.strange("message") == sorted(new[1:])
+    world.merge(world.newest)
+    assert not handle.judge.strange("progress")
+
+
+def restore_behind_cleaned_up_entries(seed: int, judge: type[Judge] = Judge) -> int:
+    """Restore to some versions, one of them broken, where no entry leads to a mark; return how often that is open."""
+    world, table, handle = small_world(("stream", "collection")[seed % 2], seed)
+    broken, n_open = 0, 0
+    for turn in range(24):
+        assert handle.look(table)
+        if turn == 12:
+            since = world.since(world.now)
+            # Of commits that may be forgotten in part numbers say nothing.
+            low = {(row.stream, row.seq): row.bounds[0] for row in world.live_rows(world.now, "progress") if row.bounds}
+            stay = {commit for commit, time in low.items() if time > since}
+            later = [p for p in world.live("message") if {(r.stream, r.seq) for r in world.rows_of(p)} <= stay]
+            newest = [p for p in world.live("progress") if len(world.rows_of(p)) == 1 and world.rows_of(p)[0].n_rows]
+            chosen = world.random.choice((later, newest))
+            if chosen:
+                world._commit("DELETE", [], chosen[-1:], suspect=True)
+                broken = world.newest
+                world.restore(broken - 1)
+        getattr(world, world.random.choice(("append", *OURS)))(handle.judge.clear)
+    version = world.newest
+    gone = replace(table.evidence, step=lambda _: None)
+    begin = judge.whole_at(table.form, version, table.files(version))
+    for to in (broken, *world.random.sample(range(version + 1), 8)):
+        world.restore(to)
+        world.now.actions[0]["commitInfo"]["operationParameters"] = {"version": max(to, 1)}
+        found = begin.copied()
+        found.take([replace(table.steps(world.newest - 1)[0], version=version + 1)])
+        is_open = bool(found.look(gone).open)
+        if is_open != world.now.harmful:
+            raise Silent(f"version={to} of {broken}, harmful={world.now.harmful}\n" + "\n".join(world.log))
+        n_open += is_open
+        world.restore(version)
+    return n_open
+
+
+def test_restore_behind_cleaned_up_entries_is_judged_by_numbers() -> None:
+    assert sum(map(restore_behind_cleaned_up_entries, range(400 if long_lane() else 8)))
+
+
+NUMBERS_MUTANTS = [
+    Mutant(
+        "what no entry explains is whole", "if self._is_whole({**self._known, **new}, live, evidence):", "if True:", 0
+    ),
+    Mutant(
+        "what no entry explains is open", "if self._is_whole({**self._known, **new}, live, evidence):", "if False:", 0
+    ),
+    Mutant("commits that may be forgotten count", "if stay or not has_bounds else None", "if True else None", 4),
+    Mutant(
+        "messages without progress are no loss",
+        "if seq > newest.get(stream, -1):\n                return False",
+        "if seq > newest.get(stream, -1):\n                continue",
+        1,
+    ),
+    Mutant(
+        "messages may be missing",
+        "return all(not n_rows or there[commit] == n_rows for",
+        "return True or all(not n_rows or there[commit] == n_rows for",
+        9,
+    ),
+]
+
+
+@pytest.mark.parametrize("mutant", NUMBERS_MUTANTS, ids=repr)
+def test_mutants_of_the_numbers_are_found(mutant: Mutant) -> None:
+    restore_behind_cleaned_up_entries(mutant.seed)
+    with pytest.raises(Silent):
+        restore_behind_cleaned_up_entries(mutant.seed, mutant.judge())
