@@ -364,12 +364,8 @@ class World:
         return wrong
 
 
-def seeds(short: int) -> range:
-    return range(short * 20 if long_lane() else short)
-
-
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("seed", seeds(15))
+@pytest.mark.parametrize("seed", range(300 if long_lane() else 9))
 def test_plans_of_queries_give_what_duckdb_gives_at_each_time(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     world = World(tmp_path, rng, cases(rng, 8))
@@ -491,7 +487,7 @@ def test_mutant_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         world.run()
         return world.differences()
 
-    for seed in range(20):
+    for seed in (11, *range(20)):  # a history that tells all of them apart
         with monkeypatch.context() as mutated:
             patch(mutated)
             found = differences(tmp_path / f"mutated {seed}", seed)

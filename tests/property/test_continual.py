@@ -792,7 +792,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "spark_timely")
 
 
-@pytest.mark.parametrize("seed", range(2000 if LONG else 9))
+@pytest.mark.parametrize("seed", range(2000 if LONG else 7))
 def test_histories_are_as_the_program_says(seed: int, tmp_path: Path) -> None:
     run_history(tmp_path, random.Random(seed))
 
@@ -987,31 +987,34 @@ WITH_REFERENCE = (COLLECTION, ("collection", "contents"))
 FAILS, RACES, SWITCHES, STARTS = ("fail",), ("race",), ("switch", "advance"), ("restart", "steps")
 
 
+# With the seed that finds it with the least work, which is tried first.
 @pytest.mark.parametrize(
-    ("mutant", "case"),
+    ("mutant", "case", "first"),
     [
-        (times_before_summing, Case("digest", (COLLECTION,))),
-        (deletes_make_write_times, Case("digest", (COLLECTION,))),
-        (deletes_are_inserts, Case("digest", (COLLECTION, ("collection", "deletes")))),
-        (references_before, Case("seen", WITH_REFERENCE)),
-        (references_not_waited_for, Case("seen", WITH_REFERENCE)),
-        (one_input_waited_for, Case("copy", (STREAM, STREAM))),
-        (own_output_of(-1), Case("audit", (STREAM,))),
-        (own_output_of(+1), Case("audit", (STREAM,))),
-        (past_a_waiting_write, Case("seen", WITH_REFERENCE)),
-        (begins_a_time_later, Case("copy", (STREAM,), turns=STARTS, snapshot=True)),
-        (snapshot_at_each_start, Case("copy", (STREAM,), turns=STARTS, snapshot=True)),
-        (no_snapshot, Case("copy", (STREAM,), turns=STARTS, snapshot=True)),
-        (another_start_begins_anew, Case("copy", (STREAM,), turns=STARTS)),
-        (any_body_may_write, Case("copy", (STREAM,), turns=SWITCHES)),
-        (failed_time_is_skipped, Case("copy", (STREAM,), turns=FAILS)),
-        (nothing_is_retained, Case("seen", WITH_REFERENCE)),
-        (race_unnoticed, Case("copy", (STREAM,), turns=RACES)),
+        (times_before_summing, Case("digest", (COLLECTION,)), 19),
+        (deletes_make_write_times, Case("digest", (COLLECTION,)), 23),
+        (deletes_are_inserts, Case("digest", (COLLECTION, ("collection", "deletes"))), 10),
+        (references_before, Case("seen", WITH_REFERENCE), 12),
+        (references_not_waited_for, Case("seen", WITH_REFERENCE), 22),
+        (one_input_waited_for, Case("copy", (STREAM, STREAM)), 1),
+        (own_output_of(-1), Case("audit", (STREAM,)), 14),
+        (own_output_of(+1), Case("audit", (STREAM,)), 5),
+        (past_a_waiting_write, Case("seen", WITH_REFERENCE), 3),
+        (begins_a_time_later, Case("copy", (STREAM,), turns=STARTS, snapshot=True), 29),
+        (snapshot_at_each_start, Case("copy", (STREAM,), turns=STARTS, snapshot=True), 9),
+        (no_snapshot, Case("copy", (STREAM,), turns=STARTS, snapshot=True), 26),
+        (another_start_begins_anew, Case("copy", (STREAM,), turns=STARTS), 14),
+        (any_body_may_write, Case("copy", (STREAM,), turns=SWITCHES), 19),
+        (failed_time_is_skipped, Case("copy", (STREAM,), turns=FAILS), 6),
+        (nothing_is_retained, Case("seen", WITH_REFERENCE), 3),
+        (race_unnoticed, Case("copy", (STREAM,), turns=RACES), 22),
     ],
 )
-def test_wrong_designs_are_found(mutant: Mutant, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_designs_are_found(
+    mutant: Mutant, case: Case, first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def run_many() -> None:
-        for seed in range(60):
+        for seed in range(first, first + 60):
             run_history(tmp_path, random.Random(seed), case)
 
     mutant(monkeypatch)

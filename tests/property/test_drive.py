@@ -424,7 +424,7 @@ def tell_story(folder: Path, seed: int, n_steps: int) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("first", range(4))
 def test_instance_gives_what_its_queries_say(tmp_path: Path, first: int) -> None:
-    for seed in range(first, 400 if long_lane() else 8, 4):
+    for seed in range(first, 400 if long_lane() else 6, 4):
         tell_story(tmp_path / str(seed), seed, 40 if long_lane() else 16)
 
 
@@ -509,20 +509,21 @@ def _ahead(hosted: Hosted) -> Antichain:
     return Antichain.of(max([each.elements[0][0] for each in found], default=0) + 1)
 
 
-MUTANTS: dict[str, Callable[[Patch], None]] = {
-    each.__name__.strip("_"): each
-    for each in (
-        _peeks_the_time_before,
-        _drops_are_not_written,
-        _dataflows_are_not_written,
-        _schedules_are_not_written,
-        _older_start_does_not_look,
-        _indexes_forget_all_that_is_complete,
-        _subscribe_begins_again_with_each_engine,
-        _subscribe_has_no_contents,
-        _follower_takes_nothing_up,
-        _what_is_used_is_swept,
-        _uppers_are_stated_ahead,
+# With the story that finds it with the least work, which is told first.
+MUTANTS: dict[str, tuple[Callable[[Patch], None], int]] = {
+    each.__name__.strip("_"): (each, first)
+    for each, first in (
+        (_peeks_the_time_before, 1),
+        (_drops_are_not_written, 19),
+        (_dataflows_are_not_written, 4),
+        (_schedules_are_not_written, 7),
+        (_older_start_does_not_look, 28),
+        (_indexes_forget_all_that_is_complete, 7),
+        (_subscribe_begins_again_with_each_engine, 1),
+        (_subscribe_has_no_contents, 13),
+        (_follower_takes_nothing_up, 11),
+        (_what_is_used_is_swept, 1),
+        (_uppers_are_stated_ahead, 1),
     )
 }
 
@@ -531,10 +532,11 @@ MUTANTS: dict[str, Callable[[Patch], None]] = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_of_the_driver_is_found(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(f"{__name__}.WAIT_S", 1.0)
-    MUTANTS[name](monkeypatch)
-    for seed in range(60):
+    mutate, first = MUTANTS[name]
+    mutate(monkeypatch)
+    for number, seed in enumerate((first, *range(60))):
         try:
-            tell_story(tmp_path / str(seed), seed, 16)
+            tell_story(tmp_path / str(number), seed, 16)
         except (AssertionError, TimelyError, KeyError, pytest.fail.Exception) as error:
             tell(f"{name}: seed {seed}: {type(error).__name__}: {str(error)[:200]}")
             return

@@ -10,7 +10,7 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ STREAMS = ("a", "b")
 # Not made smaller: a history of many steps would take minutes.
 many = settings(
     suppress_health_check=list(HealthCheck),
-    max_examples=500 if long_lane() else 12,
+    max_examples=500 if long_lane() else 8,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )
 shapes = pytest.mark.parametrize("kind", ["stream", "collection"])
@@ -248,7 +248,7 @@ def test_answers_of_a_log_that_forgets(kind: str, arity: int, rng: random.Random
 
 @shapes
 @arities
-@pytest.mark.parametrize("seed", range(200 if os.environ.get("SPARK_TIMELY_LONG") else 3))
+@pytest.mark.parametrize("seed", range(200 if os.environ.get("SPARK_TIMELY_LONG") else 2))
 def test_answers_of_a_log_that_others_rewrite_too(kind: str, arity: int, seed: int, tmp_path: Path) -> None:
     run_answers(kind, arity, random.Random(seed), tmp_path, keyed=kind == "collection" and seed % 2 == 0)
 
@@ -400,18 +400,28 @@ def retainers_not_asked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rules.Retainer, "is_alive", lambda self, now: False)
 
 
-def run_many(seeds: int) -> None:
-    for seed in range(seeds):
+def run_many(seeds: Iterable[int]) -> None:
+    for seed in seeds:
         for kind, arity in (("collection", 2), ("collection", 1), ("stream", 1)):
             run_answers(kind, arity, random.Random(seed))
             run_replays(kind, arity, random.Random(seed))
 
 
+# With the seed that finds it with the least work, which is tried first.
 @pytest.mark.parametrize(
-    "mutant",
-    [equality_allowed, strictly_later, later_rows_summed, moved_below, frontier_not_asked, retainers_not_asked],
+    ("mutant", "first"),
+    [
+        (equality_allowed, 16),
+        (strictly_later, 0),
+        (later_rows_summed, 8),
+        (moved_below, 13),
+        (frontier_not_asked, 14),
+        (retainers_not_asked, 19),
+    ],
 )
-def test_wrong_rules_are_found(mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_rules_are_found(
+    mutant: Callable[[pytest.MonkeyPatch], None], first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mutant(monkeypatch)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
-        run_many(300)
+        run_many(range(first, first + 300))

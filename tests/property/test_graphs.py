@@ -17,7 +17,7 @@ from tests.oracles.graph_model import clashes
 from tests.property.graphs import Drawn, GraphWorld, draw_graph, runner_here
 
 FIRST_SEED = int(os.environ.get("SPARK_TIMELY_SEED", "0"))
-N_GRAPHS = int(os.environ.get("SPARK_TIMELY_GRAPHS", 20_000 if long_lane() else 25))
+N_GRAPHS = int(os.environ.get("SPARK_TIMELY_GRAPHS", 20_000 if long_lane() else 18))
 DRAWN = Drawn(delays=True, minimums=True, begins=True, forgets=True)
 
 

@@ -114,7 +114,7 @@ class Job:
         return file.read_text().split("\n")[2:] if file.exists() else []
 
 
-@examples(7, long=240)
+@examples(5, long=240)
 @given(history=histories(), rng=st.randoms(use_true_random=False))
 def test_two_jobs_in_a_row_are_never_ahead_of_their_sources(history: History, rng: random.Random) -> None:
     """Each stream of the history is a log of its own; a job takes their union, another one the result."""

@@ -31,8 +31,8 @@ from tests.faults.unreliable import make_unreliable
 from tests.unit.sink.driver import SinkDriver
 
 LONG = bool(os.environ.get("SPARK_TIMELY_LONG"))
-IN_MEMORY = int(os.environ.get("SPARK_TIMELY_HISTORIES", 10_000 if LONG else 50))
-ON_DISK = 500 if LONG else 5
+IN_MEMORY = int(os.environ.get("SPARK_TIMELY_HISTORIES", 10_000 if LONG else 30))
+ON_DISK = 500 if LONG else 3
 FIRST_SEED = int(os.environ.get("SPARK_TIMELY_SEED", "0"))
 STEPS = 16
 OPTIONS: list[dict[str, str]] = [

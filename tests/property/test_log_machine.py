@@ -261,4 +261,4 @@ def log_counts(counts: dict[tuple[int, ...], int]) -> list[list[object]]:
 
 
 TestLogMachine = LogMachine.TestCase
-TestLogMachine.settings = settings(examples(40, long=1200), stateful_step_count=25)
+TestLogMachine.settings = settings(examples(28, long=1200), stateful_step_count=25)

@@ -250,7 +250,7 @@ def run(seed: int, *, patch: pytest.MonkeyPatch, seen: Counter[str]) -> None:
             check(world, seen)
 
 
-@examples(60)
+@examples(40, long=1200)
 @given(st.integers(0, 1 << 32))
 def test_any_peek_is_what_adding_up_gives(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -373,15 +373,17 @@ def counted_before_columns(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(index_peek, "counted_updates", wrong)
 
 
+# With the seed that finds it with the least work, which is tried first.
 MUTANTS = [
-    limit_counts_rows, thinning_without_order, times_before, tail_left_out, tail_twice, index_tells_of_all_times,
-    null_is_in_no_group, stops_early, stops_early_in_order, two_zeros, key_twice, counted_before_columns,
+    (limit_counts_rows, 1), (thinning_without_order, 17), (times_before, 1), (tail_left_out, 17), (tail_twice, 37),
+    (index_tells_of_all_times, 37), (null_is_in_no_group, 9), (stops_early, 38), (stops_early_in_order, 22),
+    (two_zeros, 1), (key_twice, 1), (counted_before_columns, 54),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_known_mistakes_of_peeks_are_found(mutant: Callable[[pytest.MonkeyPatch], None]) -> None:
-    for seed in range(300):
+@pytest.mark.parametrize(("mutant", "first"), MUTANTS)
+def test_known_mistakes_of_peeks_are_found(mutant: Callable[[pytest.MonkeyPatch], None], first: int) -> None:
+    for seed in (first, *range(300)):
         with pytest.MonkeyPatch.context() as patch:
             mutant(patch)
             try:

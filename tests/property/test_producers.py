@@ -254,4 +254,4 @@ class ProducerMachine(RuleBasedStateMachine):
 
 
 TestProducers = ProducerMachine.TestCase
-TestProducers.settings = settings(examples(40, long=1500), stateful_step_count=20)
+TestProducers.settings = settings(examples(28, long=1500), stateful_step_count=20)

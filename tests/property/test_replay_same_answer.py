@@ -14,13 +14,14 @@ from spark_timely.log import MemoryLog
 from spark_timely.testing import assert_same_updates
 from spark_timely.testing.driver import Checkpoint, MicroBatch
 from spark_timely.testing.strategies import PAYLOAD_SCHEMA, History, column_names, histories
+from tests.faults.harness import long_lane
 from tests.oracles.replay_model import Frontier, ReplayModel, Time, is_beyond, less_equal
 from tests.support import expected_table, frontier_from_json, frontier_set, write_commit
 from tests.unit.datasource.support import ReadsAll, drive, read_all
 
 many = settings(
     suppress_health_check=list(HealthCheck),
-    max_examples=max(25, settings.default.max_examples // 4),
+    max_examples=500 if long_lane() else 16,
 )
 
 

@@ -154,7 +154,7 @@ def hash_of_batches(tables: Iterable[pa.Table], history: History, frontier: Anti
     return total.digest(frontier)
 
 
-@examples(25, long=1200)
+@examples(16, long=1200)
 @given(history=histories(), rng=st.randoms(use_true_random=False))
 def test_replay_delivers_exactly_the_closed_messages_for_any_cut(history: History, rng: random.Random) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -210,7 +210,7 @@ def lateness_of(drawn: Arrivals) -> str:
     return f"{drawn.lateness}{ {'timestamp': ' us', 'date': ' days'}.get(drawn.kind, '') }"
 
 
-@examples(15, long=500)
+@examples(10, long=500)
 @given(
     drawn=arrivals(max_rows=15),
     late_data=st.sampled_from(["error", "deadLetter", "advance"]),

@@ -132,7 +132,7 @@ def anywhere(rng: random.Random, clock: ManualClock, storage: dict[str, dict[str
 
 
 @pytest.mark.timeout(7200)  # the long lane draws many more
-@examples(12, long=400)
+@examples(8, long=400)
 @given(
     story=stories(),
     workers=s.sampled_from([None, 1, 3]),
@@ -229,13 +229,25 @@ def test_reader_of_a_spool_has_the_commits_of_single_steps(tmp_path: Path) -> No
     assert len(commits_of(tmp_path / "together" / "again")) == 12
 
 
-@pytest.mark.parametrize("nth", range(8))
-def test_killed_between_a_job_and_its_last_append(tmp_path: Path, nth: int) -> None:
-    """The third job has four steps of each of two outputs: dead before any of their appends."""
-    worlds = [world_of(tmp_path / name) for name in ("one", "other")]
-    one, other = (Side(world, world.folder / "made", Limits(times=1), False, ManualClock()) for world in worlds)
+def made_in(folder: Path) -> Side:
+    return Side(world_of(folder), folder / "made", Limits(times=1), False, ManualClock())
+
+
+@pytest.fixture(scope="module")
+def one_by_one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[object, object]]]:
+    """Return the number and the rows of each commit of the outputs of `world_of`, made step by step."""
+    one = made_in(tmp_path_factory.mktemp("one"))
     made, storage = one.engine(1)
     made.advance(runner(storage))
+    return {path.name: [(each["seq"], each["rows"]) for each in commits_of(path)] for path in one.outputs()}
+
+
+@pytest.mark.parametrize("nth", range(8))
+def test_killed_between_a_job_and_its_last_append(
+    tmp_path: Path, nth: int, one_by_one: dict[str, list[tuple[object, object]]]
+) -> None:
+    """The third job has four steps of each of two outputs: dead before any of their appends."""
+    other = made_in(tmp_path / "other")
     dying, storage = other.engine(20)
     killed_at(dying, 2 + 4 + nth)
     with pytest.raises(KilledError):
@@ -251,8 +263,8 @@ def test_killed_between_a_job_and_its_last_append(tmp_path: Path, nth: int) -> N
     again, storage = other.engine(20)
     again.advance(runner(storage))
     for path in other.outputs():
-        mine, wanted = commits_of(path), commits_of(one.folder / path.name)
-        assert [(each["seq"], each["rows"]) for each in mine] == [(each["seq"], each["rows"]) for each in wanted]
+        mine = commits_of(path)
+        assert [(each["seq"], each["rows"]) for each in mine] == one_by_one[path.name]
         assert len(mine) == 12
         on_disk, named = files_of(path)
         assert on_disk <= named

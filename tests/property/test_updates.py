@@ -323,7 +323,7 @@ def run_history(folder: Path, arity: int, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("arity", [1, 2])
-@pytest.mark.parametrize("seed", range(300 if os.environ.get("SPARK_TIMELY_LONG") else 7))
+@pytest.mark.parametrize("seed", range(300 if os.environ.get("SPARK_TIMELY_LONG") else 4))
 def test_collections_add_up_to_what_the_program_says(arity: int, seed: int, tmp_path: Path) -> None:
     run_history(tmp_path, arity, random.Random(seed))
 
@@ -359,12 +359,13 @@ def zero_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(views, "summed_updates", wrong)
 
 
-@pytest.mark.parametrize("mutant", [counted_once, zero_kept])
+# With the seed that finds it with the least work, which is tried first.
+@pytest.mark.parametrize(("mutant", "first"), [(counted_once, 9), (zero_kept, 1)])
 def test_wrong_designs_are_found(
-    mutant: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mutant: Callable[[pytest.MonkeyPatch], None], first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run_many() -> None:
-        for seed in range(200):
+        for seed in range(first, first + 200):
             run_history(tmp_path / str(seed), 1, random.Random(seed))
 
     mutant(monkeypatch)

@@ -40,7 +40,7 @@ from spark_timely.testing import rows_of, stream_of
 from tests.oracles.upsert import Row, Rules, Shown, applied, within
 from tests.property.test_dataflow import runner
 
-N = 4_000 if os.environ.get("SPARK_TIMELY_LONG") else 50
+N = 4_000 if os.environ.get("SPARK_TIMELY_LONG") else 30
 UNTIL = 14
 KEYS = ["a", "b", None]
 SCHEMA = pa.schema(
