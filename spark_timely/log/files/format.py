@@ -384,9 +384,9 @@ def _loses_bits(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 def in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Bring a table as read into a schema: missing columns are null, types of other engines are cast."""
-    columns = []
+    columns, there = [], table.schema.names
     for wanted in schema:
-        if wanted.name in table.schema.names:
+        if wanted.name in there:
             column = table.column(wanted.name)
             columns.append(column if column.type == wanted.type else column.cast(wanted.type))
         else:

@@ -10,6 +10,7 @@ Invariants
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,7 @@ class FileIndex:
     least_diffs: npt.NDArray[np.int64]
 
     @classmethod
+    @functools.cache
     def empty(cls, arity: int) -> FileIndex:
         """Return an index of no files."""
         texts, numbers = np.empty(0, dtype=object), np.empty(0, np.int64)
@@ -357,7 +359,10 @@ class LiveFiles:
                 part.remove(gone)
 
     def _part(self, event: str) -> _Part:
-        return self._parts.setdefault(event, _Part(self._arity))
+        part = self._parts.get(event)
+        if part is None:
+            part = self._parts[event] = _Part(self._arity)
+        return part
 
 
 class _Part:
@@ -365,8 +370,9 @@ class _Part:
 
     def __init__(self, arity: int) -> None:
         self.places: dict[str, int] = {}
-        self._room = _arrays(FileIndex.empty(arity), _FIRST_ROOM)
-        self._index: FileIndex | None = None
+        # Made with the first file: a log rarely has files of every kind.
+        self._room: dict[str, npt.NDArray[Any]] = {}
+        self._index: FileIndex | None = FileIndex.empty(arity)
 
     def index(self) -> FileIndex:
         if self._index is None:
@@ -377,8 +383,8 @@ class _Part:
     def add(self, files: FileIndex) -> None:
         n = len(self.places)
         stop = n + len(files)
-        if stop > len(self._room["sizes"]):
-            self._room = _arrays(self.index(), 2 * stop)
+        if not self._room or stop > len(self._room["sizes"]):
+            self._room = _arrays(self.index(), max(_FIRST_ROOM, 2 * stop))
         for name, array in self._room.items():
             array[n:stop] = getattr(files, name)
         self.places.update(zip(files.paths.tolist(), range(n, stop), strict=True))

@@ -457,6 +457,7 @@ def distinct_rows(form: LogFormat, rows: pa.Table) -> pa.Table:
     return rows if differs.all() else rows.filter(pa.array(np.concatenate([[True], differs])))
 
 
+_ALONE_ROWS = 1 << 14  # up to this one thread groups rows
 _BASE = '"base":true'
 """As the note of a base commit has it; in a text inside of it the quotes are escaped."""
 
@@ -493,7 +494,8 @@ def newest_states(form: LogFormat, rows: pa.Table) -> dict[str, StreamState]:
     if rows.num_rows == 1:
         state = batch_state(form, rows)
         return {state.stream: state}
-    newest = rows.select(["_stream", "_seq"]).group_by("_stream").aggregate([("_seq", "max")])
+    of_streams = rows.select(["_stream", "_seq"]).group_by("_stream", use_threads=rows.num_rows > _ALONE_ROWS)
+    newest = of_streams.aggregate([("_seq", "max")])
     found: dict[str, StreamState] = {}
     for stream, seq in zip(newest["_stream"].to_pylist(), newest["_seq_max"].to_pylist(), strict=True):
         mask = pc.and_(pc.equal(rows["_stream"], stream), pc.equal(rows["_seq"], seq))
