@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from spark_timely.datasource.reader import open_data, times_of
 from spark_timely.log.files.parquet import corrupt, expect_columns, file_times
 from spark_timely.log.machine.since import moved_to
+from spark_timely.log.store.clones import of_clone
 from spark_timely.protocol.replay import FileBounds, TimeCounts, cut_times, within
 from spark_timely.time.arrays import group_times, lexsort, unique_times
 
@@ -62,6 +63,10 @@ class Catalog:
         """Identity of the log, which another one at the same path does not share."""
         found: str | None = getattr(self._log, "log_id", None)
         return found
+
+    def of_clone(self) -> str:
+        """Return, for errors about another log in its place, what it is a clone of."""
+        return of_clone(self._log)
 
     def index(self, streams: tuple[str, ...] | None = None) -> FileIndex:
         """Return the files of messages in the log's present snapshot; those alone that may hold some streams."""

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, RolledBackError, shown
 from spark_timely.log.files.parquet import read_file
 from spark_timely.log.machine.state import OPEN_STREAM
+from spark_timely.log.store.clones import of_clone
 from spark_timely.protocol.replay import default_splits
 
 if TYPE_CHECKING:
@@ -219,7 +220,9 @@ class Letters:
         went_back = [name for name, seq in start["seqs"].items() if end["seqs"].get(name, 0) < seq]
         other = start["log"] != self._log.log_id
         if other or went_back:
-            found = f"log {self._log.log_id!r} in its place" if other else f"commits of {went_back!r} gone"
+            found = f"commits of {went_back!r} gone"
+            if other:
+                found = f"log {self._log.log_id!r}{of_clone(self._log)} in its place"
             msg = f"could not read dead letters of log {self._log.path!r}: found {found}"
             raise RolledBackError(
                 msg,

@@ -617,15 +617,13 @@ class ReplayPlanner:
     def _check_log(self, offset: Offset) -> None:
         if offset.log_id in (None, self._catalog.log_id):
             return
+        cloned = self._catalog.of_clone()
+        why = "a clone is another log" if cloned else "the log was deleted and created again"
         msg = (
             f"could not continue from the checkpoint: it was begun with log id={offset.log_id!r}, "
-            f"found id={self._catalog.log_id!r} at {self._log.path!r}"
+            f"found id={self._catalog.log_id!r}{cloned} at {self._log.path!r}"
         )
-        raise DataLossError(
-            msg,
-            hint="begin with a new checkpoint: the log was deleted and created again",
-            context={"path": self._log.path},
-        )
+        raise DataLossError(msg, hint=f"begin with a new checkpoint: {why}", context={"path": self._log.path})
 
     def _check_commits(self, offset: Offset) -> None:
         """Refuse a log without the commits that an offset names: it was restored, and may have grown again since.

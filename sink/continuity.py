@@ -90,6 +90,8 @@ class Place:
         What the query wrote down of this log.
     gapless : bool
         Whether each micro-batch of the query comes here, so that its numbers have no gaps.
+    of_clone : str
+        What is said of the log where it is another one than the entry's, and a clone.
     """
 
     path: str
@@ -98,6 +100,7 @@ class Place:
     state: StreamState | None
     entry: LogEntry | None
     gapless: bool
+    of_clone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +249,9 @@ def _other_log(place: Place, entry: LogEntry, newest: tuple[int, int] | None) ->
         found = f"found no log where this query left one, {left}: it was deleted or moved"
         hint = f"restore the log with id={entry.log_id!r}, or give its new path; {again}"
     else:
-        found = f"found another log, id={place.log_id!r}, where this query left id={entry.log_id!r}, {left}"
+        found = (
+            f"found another log, id={place.log_id!r}{place.of_clone}, where this query left id={entry.log_id!r}, {left}"
+        )
         hint = f"give the path of the log with id={entry.log_id!r}, or restore it; {again}"
     return Finding(found, hint, None if newest is None else newest[0])
 

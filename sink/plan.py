@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from spark_timely.errors import ClosedError, LogMissingError, OwnershipError, RolledBackError, shown
 from spark_timely.log.machine.repetition import Repetition, judge_repetition, refused_repetition
+from spark_timely.log.store.clones import of_clone
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import (
@@ -425,13 +426,15 @@ def look_around(options: SinkOptions, query: str | None, log: Log | None, /, *, 
     if query is not None and options.checkpoint_location is not None:
         entries = read_entries(options.checkpoint_location, query, storage_options=options.storage_options)
     log_id = None if log is None else log.log_id
+    entry = find_entry(entries, path, options.stream, log_id, options.storage_options)
     return Place(
         path=path,
         stream=options.stream,
         log_id=log_id,
         state=None if log is None else log.stream(options.stream),
-        entry=find_entry(entries, path, options.stream, log_id, options.storage_options),
+        entry=entry,
         gapless=gapless,
+        of_clone="" if log is None or entry is None or entry.log_id == log_id else of_clone(log),
     )
 
 

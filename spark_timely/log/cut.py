@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from spark_timely.errors import DataLossError, InvalidUsageError, LogFormatError, NotBeyondError, TimelyError, shown
 from spark_timely.log.machine.rollback import Commits, describe_other_commits, newest_commits, other_commits
 from spark_timely.log.machine.since import needed_from
+from spark_timely.log.store.clones import of_clone
 from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import checked_options, normal_path
 from spark_timely.log.store.urls import same_place
@@ -209,10 +210,10 @@ class Cut:
             (entry.log_id for entry in self.logs if same_place(entry.path, log.path, log.storage_options)), None
         )
         if wanted is not None:
-            msg = f"could not read log {log.path!r} at a cut: found id={found!r}, the cut has id={wanted!r}"
-            raise DataLossError(
-                msg, hint="make a new cut: the log was deleted and created again", context={"path": log.path}
-            )
+            cloned = of_clone(log)
+            why = "a clone is another log" if cloned else "the log was deleted and created again"
+            msg = f"could not read log {log.path!r} at a cut: found id={found!r}{cloned}, the cut has id={wanted!r}"
+            raise DataLossError(msg, hint=f"make a new cut: {why}", context={"path": log.path})
         paths = [entry.path for entry in self.logs]
         msg = f"could not read log {log.path!r} at a cut: found logs={shown(paths)}, this one is not among them"
         raise InvalidUsageError(msg, hint="make the cut over all logs that are read", context={"path": log.path})

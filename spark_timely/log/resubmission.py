@@ -31,6 +31,7 @@ from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.state import CommitOutcome, StreamState, states_by_seq
 from spark_timely.log.reader import read_rows
 from spark_timely.log.rows import table_of
+from spark_timely.log.store.clones import of_clone
 from spark_timely.log.writer import StreamWriter
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.note import Note, joined_spans
@@ -90,7 +91,7 @@ def resubmitted(log: CaptureLog, stream: str, /) -> tuple[tuple[int, int], ...]:
 
 def _state(log: CaptureLog, stream: str, log_id: str | None, attempt: str) -> StreamState:
     if log_id is not None and log_id != log.log_id:
-        msg = f"{attempt}: found log {log.log_id!r}, the letters are of log {log_id!r}"
+        msg = f"{attempt}: found log {log.log_id!r}{of_clone(log)}, the letters are of log {log_id!r}"
         raise RolledBackError(msg, hint="read the letters again: the log was replaced, and its commits are others")
     state = log.stream(stream)
     if state is None:

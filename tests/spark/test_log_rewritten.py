@@ -130,6 +130,20 @@ def test_deletion_vectors_are_refused_until_purged(spark: SparkSession, log_path
     assert not fresh.verify().legal
 
 
+def test_shallow_clone_is_refused_with_and_without_vectors(spark: SparkSession, log_path: str) -> None:
+    log = create_log(log_path, pa.schema([("v", pa.int64())]), minimum=(0,), merge_every=None)
+    log.writer(owner="me").append(pa.table({"_time": range(100), "v": range(100)}), advance_to=50)
+    made = f"{log_path}-clone"
+    spark.sql(f"CREATE TABLE delta.`{made}` SHALLOW CLONE delta.`{log_path}`")
+    with pytest.raises(LogFormatError, match=f"found file 'file:.*{log_path}/.*, which is outside of its folder"):
+        open_log(made)
+    spark.sql(f"ALTER TABLE delta.`{made}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM delta.`{made}` WHERE v = 7")
+    with pytest.raises(LogFormatError, match="outside of its folder"):
+        open_log(made)
+    assert log.verify().legal
+
+
 def test_column_mapping_is_refused(spark: SparkSession, log_path: str) -> None:
     create_log(log_path, pa.schema([("v", pa.int64())]), minimum=(0,))
     spark.sql(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_timely.dataflow.views import leaves_of
 from spark_timely.log.machine.rollback import describe_other_commits, newest_commits, other_commits
+from spark_timely.log.store.clones import of_clone
 from spark_timely.log.store.urls import same_place
 from spark_timely.protocol.note import InputNote
 
@@ -189,7 +190,7 @@ class Inputs:
         for path, now in found.items():  # one turn per log
             noted = self._noted(note, path)
             if noted is not None and noted.id != now.id:
-                said.append(other_log(path, now.id, noted.id))
+                said.append(other_log(path, now.id, noted.id, of_clone(self._logs[path])))
             elif now.commits:
                 said.append(describe_other_commits(path, now.commits, "the output was made from"))
         present = {self._logs[path].log_id for path in self.below[sink]}
@@ -222,6 +223,6 @@ class Inputs:
         self._found[sink, path] = commits, frozenset(file for held in files for file in held)
 
 
-def other_log(path: str, found: str, before: str) -> str:
+def other_log(path: str, found: str, before: str, cloned: str = "") -> str:
     """Return what is said of an input that is another log than the one that an output was made from."""
-    return f"found log {path!r} of id={found!r} where the output was made from id={before!r}"
+    return f"found log {path!r} of id={found!r}{cloned} where the output was made from id={before!r}"

@@ -63,6 +63,7 @@ from spark_timely.log.commit import discard_job, discard_refused
 from spark_timely.log.files.parquet import new_job
 from spark_timely.log.log import open_log
 from spark_timely.log.machine.since import may_read
+from spark_timely.log.store.clones import of_clone
 from spark_timely.protocol.note import OutputNote
 from spark_timely.protocol.replay import Limits
 from spark_timely.time.antichain import Antichain
@@ -520,11 +521,12 @@ class Engine:
         """Return what is to be said of an input that is gone: another log may be in its place."""
         log = self._logs[path]
         try:
-            found = open_log(path, storage_options=log.storage_options or None).log_id
+            other = open_log(path, storage_options=log.storage_options or None)
         except TimelyError:
             return error
+        found = other.log_id
         return DataLossError(
-            f"could not continue at operator {sink.name!r}: {other_log(path, found, log.log_id)}",
+            f"could not continue at operator {sink.name!r}: {other_log(path, found, log.log_id, of_clone(other))}",
             hint="put back the input, which was deleted and another log made in its place, capture into another log, "
             "or remove this output to compute it again; a restart says how its rows can stay",
             context={"path": path, "found": found, "expected": log.log_id},

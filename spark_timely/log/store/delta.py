@@ -660,11 +660,11 @@ class DeltaStore:
                 hint="restore the table: a log is partitioned by _event",
                 context={"path": self.path},
             )
-        if "deletionVectors" in features:
-            self._refuse_vectors(table)
         listing = pa.table(table.get_add_actions())
         elsewhere = listing["path"].filter(pc.match_substring_regex(listing["path"], ELSEWHERE.pattern))
         self._refuse_elsewhere(elsewhere.slice(0, 1).to_pylist())
+        if "deletionVectors" in features:
+            self._refuse_vectors(table)
         self.live = LiveFiles(self.format.domain.arity)
         self.live.add(index_files(self.format, listing))
         self._mark = self._read_mark()

@@ -1,0 +1,81 @@
+"""Deep clones of a log's table, which are other logs: the words that name what one was cloned from."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_timely.errors import StorageError, shown
+from spark_timely.log.background import at_once
+from spark_timely.log.store.entries import entry_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spark_timely.log.store.storage import Storage
+
+__all__ = ["of_clone"]
+
+_TABLE: Final = re.compile(r"delta\.`(.*)`")
+# Entries that are read where the oldest one is not of a clone, the newest first; and how many at a time.
+_MOST_ENTRIES: Final = 200
+_AT_ONCE: Final = 16
+
+
+def of_clone(log: object, /) -> str:
+    """Return what a log is a clone of, for errors about another log than was expected.
+
+    Parameters
+    ----------
+    log : object
+        A log, or what plays one and has no storage.
+
+    Returns
+    -------
+    str
+        Such as `, a clone of '/a' at version 3`; empty where the table's log does not say it.
+
+    Notes
+    -----
+    Cost: the oldest entry of the table's log is read, or else the newest 200: call it for errors alone.
+
+    Examples
+    --------
+    >>> of_clone(object())
+    ''
+    """
+    storage: Storage | None = getattr(log, "storage", None)
+    if storage is None:
+        return ""
+    try:
+        names = storage.names("_delta_log")
+        versions = sorted((int(name[:20]) for name in names if re.fullmatch(r"\d{20}\.json", name)), reverse=True)
+        for some in (versions[-1:], versions[:_MOST_ENTRIES]):  # two turns
+            for actions in _entries(storage, some):
+                for action in actions:
+                    commit = action.get("commitInfo") or {}
+                    if commit.get("operation") == "CLONE":
+                        return _source(commit.get("operationParameters") or {})
+    except (StorageError, ValueError, TypeError, AttributeError):
+        return ""  # the error that is raised matters more
+    return ""
+
+
+def _entries(storage: Storage, versions: Sequence[int]) -> list[list[dict[str, Any]]]:
+    """Return the actions of entries that are there."""
+
+    def read(version: int) -> list[dict[str, Any]]:
+        content = storage.find(entry_path(version)) or b""
+        return [json.loads(line) for line in content.splitlines() if line.strip()]
+
+    return at_once(read, list(versions), _AT_ONCE)
+
+
+def _source(parameters: dict[str, object]) -> str:
+    source, version = parameters.get("source"), parameters.get("sourceVersion")
+    if not source:
+        return ""
+    table = _TABLE.fullmatch(str(source))
+    at = f" at version {version}" if version is not None else ""
+    return f", a clone of {shown(table[1] if table else str(source))}{at}"
