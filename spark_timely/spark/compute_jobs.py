@@ -14,7 +14,6 @@ Invariants
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import time as monotonic
@@ -36,6 +35,7 @@ from spark_timely.dataflow.engine.outputs import pause_s
 from spark_timely.errors import CanceledError, InvalidUsageError, OperatorError, described
 from spark_timely.masking import masked_logger
 from spark_timely.spark.base.compat import is_remote
+from spark_timely.spark.base.tags import end_tagged, is_pinned, tagged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -383,7 +383,7 @@ class Jobs:
         """Return whether the application has fair scheduling, and the session no pool of its own."""
         fair = self._fair
         if fair is None:
-            can = hasattr(spark, "cloneSession") if is_remote(spark) else _is_pinned()
+            can = hasattr(spark, "cloneSession") if is_remote(spark) else is_pinned()
             fair = can and spark.conf.get(_MODE, None) == "FAIR" and spark.conf.get(_POOL, None) is None
             with self._lock:
                 if spark is self._spark:
@@ -414,32 +414,28 @@ class Jobs:
             with self._tagged(spark):
                 self._here.pool = pool
                 yield
-        elif not _is_pinned():  # the JVM's thread is anybody's: so would be the mark
+        elif not is_pinned():  # the JVM's thread is anybody's: so would be the mark
             yield
         else:
             context = spark.sparkContext
             with self._lock:
                 self._interruptible = [spark]  # one context has all of them
-            context.addJobTag(self._tag)  # the session's own tags do not reach jobs of `collect`
-            try:
-                if pool is not None:
-                    context.setLocalProperty(_POOL, pool)
-                yield
-            finally:
-                with suppress(Exception):  # it was stopped
-                    context.removeJobTag(self._tag)
+            with tagged(spark, self._tag):
+                try:
                     if pool is not None:
-                        context.setLocalProperty(_POOL, None)  # type: ignore[arg-type]
+                        context.setLocalProperty(_POOL, pool)
+                    yield
+                finally:
+                    with suppress(Exception):  # it was stopped
+                        if pool is not None:
+                            context.setLocalProperty(_POOL, None)  # type: ignore[arg-type]
 
     @contextmanager
     def _tagged(self, spark: SparkSession) -> Iterator[None]:
         with self._lock:
             self._interruptible = [*(each for each in self._interruptible if each is not spark), spark]
-        spark.addTag(self._tag)
-        try:
+        with tagged(spark, self._tag):
             yield
-        finally:
-            spark.removeTag(self._tag)
 
     @contextmanager
     def joined(self, own: SparkSession) -> Iterator[None]:
@@ -479,20 +475,13 @@ class Jobs:
         until = self._now() + wait_s
         while running and self._now() < until:  # as many turns as interruptions
             for spark in sessions:
-                _aside(partial(self._interrupt, spark))
+                _aside(partial(end_tagged, spark, self._tag))
             wait([job.future for job in running], max(min(until - self._now(), _INTERRUPT_S), 0.0))
             running = [job for job in running if not job.future.done()]
         for job in running:
             with suppress(InvalidStateError):
                 job.future.set_exception(self._ended(job))
         return [job.name for job in running]
-
-    def _interrupt(self, spark: SparkSession) -> None:
-        with suppress(Exception):  # it is only sooner
-            if is_remote(spark):
-                spark.interruptTag(self._tag)
-            else:
-                spark.sparkContext.cancelJobsWithTag(self._tag)
 
     def end(self) -> None:
         """Let go of threads and of clones of the session. May be called again."""
@@ -532,11 +521,6 @@ def says_lost(spark: SparkSession, error: BaseException, /) -> bool:
             return True
         seen = seen.__cause__
     return False
-
-
-def _is_pinned() -> bool:
-    """Return whether each thread has a thread of the JVM of its own, as by default."""
-    return os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "true"
 
 
 def _cloned(spark: SparkSession, pool: str) -> SparkSession:

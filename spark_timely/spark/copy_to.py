@@ -1,23 +1,20 @@
 """Copies of contents in plain files, Parquet or CSV, written by Spark: all of them or visibly not.
 
+How a folder is owned, and when its files get their names, is in `copy_folder`.
+
 Invariants
 ----------
-1. A folder with files has the file ``INCOMPLETE`` from before the first of them is begun until all of them are there,
-   counted and on the disk. So whatever is killed, and when, no folder looks finished that is not.
-2. ``INCOMPLETE`` is created exclusively, and the folder is looked into again after that: of several that copy into one
-   folder at once exactly one continues, and none adds to what another has finished.
-3. What can be refused is refused before anything is written.
-4. Rows are counted where they are written, in the same job: no second reading, and none is sent to the driver.
+1. What can be refused is refused before anything is written.
+2. Rows are counted where they are written, in the same job, and compared with the files: no second reading, and none
+   is sent to the driver.
+3. A job that outlives its client is found by a tag, which ``INCOMPLETE`` names.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import numpy as np
@@ -39,22 +36,23 @@ from pyspark.sql.types import (
 from spark_timely.answers.timestamp import opened_targets
 from spark_timely.errors import (
     InvalidUsageError,
-    RolledBackError,
     SchemaMismatchError,
     StorageError,
     described,
     shown,
 )
 from spark_timely.log import Log
-from spark_timely.log.files.parquet import side_by_side
-from spark_timely.log.store.cloud import CloudStorage, open_storage
+from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import checked_options, normal_path
 from spark_timely.log.store.urls import identity
 from spark_timely.predicate import parse_predicate
 from spark_timely.spark.at_one_time import at_one_time, contents_frame
+from spark_timely.spark.base.observed import observed
 from spark_timely.spark.base.schema import arrow_schema
+from spark_timely.spark.base.tags import end_tagged, home_of, tagged
 from spark_timely.spark.batch_frame import check_settings
+from spark_timely.spark.copy_folder import INCOMPLETE, Written, begin, check_empty, finish, tag_of
 from spark_timely.spark.scan import quoted, spark_root
 from spark_timely.spark.seen import StepViews
 
@@ -66,9 +64,6 @@ if TYPE_CHECKING:
     from spark_timely.time.domain import TimeLike
 
 __all__ = ["INCOMPLETE", "Format", "copy_to"]
-
-INCOMPLETE: Final = "INCOMPLETE"
-"""The file that a folder has while it is written, and after that was cut short."""
 
 Format = Literal["parquet", "csv"]
 
@@ -100,11 +95,17 @@ _CSV: Final = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     "compression": "none",
 }
+_TASK: Final = "of task\n"  # a name that no column of anybody has
 _PLAIN: Final = (
     BooleanType, CharType, DateType, NumericType, StringType, TimestampNTZType, TimestampType, VarcharType
 )  # fmt: skip
-# Hadoop's own sign that a job is done would be there before `INCOMPLETE` is gone.
-_UNSIGNED: Final = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+_OWN: Final = {
+    # Hadoop's own sign that a job is done.
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # With version 2, which sessions may have as their default, each attempt at a task puts its files into place itself,
+    # all attempts under the same names: one that was given up, and lives on, would replace files that were counted.
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+}
 
 
 def copy_to(
@@ -124,7 +125,8 @@ def copy_to(
 ) -> int:
     """Copy what a log contains at a time, or a DataFrame, into plain files of an empty folder; return how many rows.
 
-    While the files are written the folder has a file ``INCOMPLETE``. It goes when all of them are there.
+    While files are written, in ``_attempt-TOKEN/`` below the folder, it has a file ``INCOMPLETE``. That goes when all
+    of them have their names and are counted.
 
     Parameters
     ----------
@@ -134,7 +136,8 @@ def copy_to(
         A collection log: its contents, each row as often as it is contained; a stream log: its messages up to the
         time; a DataFrame, such as `sql` gives: its rows.
     folder : path or URL
-        Where Spark's executors can write. It may not be there yet; nothing may be in it.
+        Where Spark's executors can write, and this process. It may not be there yet; nothing may be in it, but for
+        folders of attempts that were cut short.
     as_of : time, optional
         The time, inclusive; the newest one that is complete unless given. It is waited for.
     format : {"parquet", "csv"}
@@ -159,20 +162,25 @@ def copy_to(
     Raises
     ------
     InvalidUsageError
-        If the folder has anything in it, or somebody copies into it; or an argument is wrong.
+        If the folder has anything in it, or somebody copies into it: then the job is named; or an argument is wrong.
     SchemaMismatchError
         If there is no such column, or CSV cannot have it: arrays, maps, structs, binary.
     SinceViolationError, NotBeyondError, LogMissingError
         As of `sql`.
     StorageError
-        If the folder cannot be written.
+        If the folder cannot be written, or files lack rows that the job has written.
+    RolledBackError
+        If somebody took the folder away meanwhile, or put files into it.
 
     Notes
     -----
     If the job fails, ``INCOMPLETE`` and what was written stay: delete the folder, and copy again.
 
-    Cost: one job of Spark, as its own writer. Rows of Parquet are counted from footers, of CSV by the job's own
-    counter.
+    A job may outlive this process. It has the tag ``timely-copy-TOKEN``; what it writes late stays in its
+    ``_attempt-TOKEN/``.
+
+    Cost: one job of Spark, as its own writer, which counts the rows; one read of each footer of Parquet. On a disk each
+    file is flushed and linked, in a store it is copied once more within the store.
 
     Examples
     --------
@@ -186,7 +194,7 @@ def copy_to(
     paths = [normal_path(target)] if isinstance(target, (str, os.PathLike)) else []
     options = checked_options(storage_options, place, *paths)
     storage = open_storage(place, own_options(place, options) or None)
-    _check_empty(storage, attempt)
+    check_empty(storage, attempt)
     with StepViews(spark) as views:
         if isinstance(target, (str, os.PathLike, Log)):
             own = None if isinstance(target, Log) else own_options(paths[0], options) or None
@@ -206,12 +214,20 @@ def copy_to(
             _check_plain(frame, attempt)
         most = max(int(max_file_bytes / max(row_bytes, 1e-3)), 1)
         root = spark_root(spark, storage)
-        token = _begin(storage, attempt)
+        session = frame.sparkSession
+        made = begin(storage, attempt, home_of(session))
+        for token in check_empty(storage, attempt, own=True):  # one per dead attempt, mostly none
+            end_tagged(session, tag_of(token))
         try:
-            n_rows = _written(frame, root, format, most)
+            with tagged(session, made.tag):
+                written = _written(frame, f"{root}/{made.folder}", format, most)
         except Exception as error:
             if isinstance(error, PySparkException):
                 raise  # of the rows: Spark says which
+            if isinstance(error, _UncountedError):
+                msg = f"could not {attempt}: found {error}"
+                hint = "copy again, into another folder: Spark has dropped the event that holds the count"
+                raise StorageError(msg, hint=hint, context={"path": storage.uri}) from error
             causes = _CAUSE.findall(str(error)) or [described(error).partition("\n")[0]]
             msg = f"could not {attempt}: found {shown(causes[-1])}"
             raise StorageError(
@@ -219,7 +235,10 @@ def copy_to(
                 hint=f"check space and permissions, then delete the folder: {INCOMPLETE} stays in it",
                 context={"path": storage.uri},
             ) from error
-        return _finish(storage, attempt, token, n_rows)
+        except BaseException:  # this process is told to end, and would leave the job behind
+            end_tagged(session, made.tag)
+            raise
+        return finish(made, written)
 
 
 def _check_arguments(attempt: str, format_: object, max_file_bytes: object) -> None:
@@ -272,23 +291,6 @@ def _width(field: StructField) -> float:
     return 8.0 if isinstance(field.dataType, (NumericType, BooleanType, DateType)) else 24.0
 
 
-# The folder -------------------------------------------------------------------------------------------
-
-
-def _check_empty(storage: TableStorage, attempt: str, *, but: str | None = None) -> None:
-    """Refuse a folder with anything in it, but for one name."""
-    names = [name for name in storage.names() if name != but]
-    if not names and not (storage.local and os.path.lexists(storage.uri) and not os.path.isdir(storage.uri)):
-        return
-    if INCOMPLETE in names:
-        found, hint = f"{INCOMPLETE} in it", "wait for the copy that runs; if it was cut short, delete the folder"
-    else:
-        other = f"a link to {shown(os.readlink(storage.uri))}" if os.path.islink(storage.uri) else "a file"
-        found, hint = f"{shown(names[:5])} in it" if names else other, "give a folder that is empty or not there"
-    msg = f"could not {attempt}: found {found}"
-    raise InvalidUsageError(msg, hint=hint, context={"path": storage.uri})
-
-
 def _check_outside(log: Log, storage: TableStorage, attempt: str) -> None:
     """Refuse a folder of the log itself: what cleans the log up may delete what is in it."""
     options = {storage.uri: storage.options, log.path: log.storage_options}
@@ -301,72 +303,35 @@ def _check_outside(log: Log, storage: TableStorage, attempt: str) -> None:
         raise InvalidUsageError(msg, hint="give a folder of its own", context={"path": log.path})
 
 
-def _begin(storage: TableStorage, attempt: str) -> bytes:
-    """Create `INCOMPLETE`, as the only one who does, and return what is in it (invariant 2)."""
-    token = json.dumps({"copy": uuid.uuid4().hex, "what": "files are written here; it goes when all are there"})
-    content = token.encode()
-    try:
-        if storage.local:
-            os.makedirs(storage.uri, exist_ok=True)
-            with open(storage.full(INCOMPLETE), "xb") as file:
-                file.write(content)
-            storage.flush([INCOMPLETE], always=True)
-        else:
-            storage.put(INCOMPLETE, content, replace=False)
-            if isinstance(storage, CloudStorage):
-                storage.check_excludes(INCOMPLETE)
-    except FileExistsError as error:
-        msg = f"could not {attempt}: found {INCOMPLETE} in it, of another copy"
-        hint = "wait for the copy that runs; if it was cut short, delete the folder"
-        raise InvalidUsageError(msg, hint=hint, context={"path": storage.uri}) from error
-    except OSError as error:
-        msg = f"could not {attempt}: found {type(error).__name__}: {error.strerror or error}"
-        raise StorageError(msg, hint="check the folder and its permissions", context={"path": storage.uri}) from error
-    try:
-        _check_empty(storage, attempt, but=INCOMPLETE)
-    except InvalidUsageError:
-        # Another one has finished between the look and now: what is there is its, and whole.
-        storage.delete(INCOMPLETE)
-        raise
-    return content
+# The job ----------------------------------------------------------------------------------------------
 
 
-def _written(frame: DataFrame, root: str, format_: Format, most: int) -> int | None:
-    """Let Spark write; return how many rows it counted, where files do not say it."""
+def _written(frame: DataFrame, root: str, format_: Format, most: int) -> Written:
+    """Let Spark write into a folder that is not there; return what the job counted."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    if format_ == "parquet":
-        frame.write.mode("append").options(**_UNSIGNED).option("maxRecordsPerFile", most).parquet(root)
-        return None
     # Right before the files: a task that is repeated counts once.
-    seen = Observation()
-    counted = frame.observe(seen, F.count(F.lit(1)).alias("n"))
-    counted.write.mode("append").options(**_UNSIGNED, **_CSV).option("maxRecordsPerFile", most).csv(root)
-    return int(seen.get["n"])
+    seen, n_rows = Observation(), F.count(F.lit(1)).alias("n")
+    if format_ == "csv":  # has no footers: which tasks had rows is noted
+        tasks = frame.withColumn(_TASK, F.spark_partition_id())
+        counted = tasks.observe(seen, n_rows, F.collect_set(quoted(_TASK)).alias("tasks")).drop(_TASK)
+    else:
+        counted = frame.observe(seen, n_rows)
+    writer = counted.write.mode("error").options(**_OWN).option("maxRecordsPerFile", most)
+    if format_ == "csv":
+        writer.options(**_CSV).csv(root)
+    else:
+        writer.parquet(root)
+    found = observed(seen)
+    if "n" not in found:
+        msg = "no count of the rows written"
+        raise _UncountedError(msg)
+    return Written(int(found["n"]), frozenset(map(int, found["tasks"])) if format_ == "csv" else None)
 
 
-def _finish(storage: TableStorage, attempt: str, token: bytes, n_rows: int | None = None) -> int:
-    """Put all files on the disk, count their rows unless that was done, and delete `INCOMPLETE`."""
-    storage.forget()
-    paths = [name for name in storage.names() if not name.startswith((".", "_")) and name != INCOMPLETE]
-    if n_rows is None:
-        n_rows = sum(side_by_side(storage, lambda path: _n_rows(storage, path), paths))
-    storage.flush([*paths, ""], always=True)
-    if storage.find(INCOMPLETE) != token:
-        msg = f"could not {attempt}: found that {INCOMPLETE} was deleted or replaced while it was written"
-        raise RolledBackError(
-            msg, hint="delete the folder, and copy again: another copy may be in it", context={"path": storage.uri}
-        )
-    storage.delete(INCOMPLETE)
-    with suppress(StorageError):  # what comes back after a power cut is the sign, not its absence
-        storage.flush([""], always=True)
-    return n_rows
-
-
-def _n_rows(storage: TableStorage, path: str) -> int:
-    with storage.open_input(path) as file:
-        return int(pq.read_metadata(file).num_rows)
+class _UncountedError(Exception):
+    """Spark has dropped the event that holds the count: its listeners are too slow."""
 
 
 # How long rows are ------------------------------------------------------------------------------------

@@ -14,6 +14,9 @@ Invariants
 4. Nobody else may have changed the rows or columns. Every commit of the table since the position that was planned from
    is looked at; what moves files about, as OPTIMIZE does, changes no row.
 5. Settings that stamp commits belong to a session of the mirror's own: no other write of the user gets them.
+6. A step whose job went on after the table was deleted may commit into the one that was made in its place, or make one
+   whose files are gone. Such a table is refused: a position says which one it follows, and the files of a first one are
+   looked for.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from urllib.parse import unquote
 
 from pyspark.sql import functions as F
 
@@ -60,6 +64,7 @@ from spark_timely.spark.at_one_time import rows_between
 from spark_timely.spark.base.compat import is_remote
 from spark_timely.spark.base.failure import own_error
 from spark_timely.spark.base.schema import spark_schema
+from spark_timely.spark.base.tags import tagged
 from spark_timely.spark.collection import held_or_error, refuse_maps, refused_sql, sql_text
 from spark_timely.spark.scan import quoted, spark_root
 from spark_timely.spark.seen import DIFF, StepViews, listed
@@ -100,6 +105,8 @@ _LOST: Final = re.compile(
 _NO_DELTA: Final = re.compile(
     "DATA_SOURCE_NOT_FOUND|DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG|PARSE_SYNTAX_ERROR"
 )
+# What Delta says of a log that lacks entries: a late commit follows versions of a table that was deleted.
+_TORN: Final = re.compile("DELTA_VERSIONS_NOT_CONTIGUOUS|DELTA_TRUNCATED_TRANSACTION_LOG|DELTA_LOG_FILE_NOT_FOUND")
 _LEFT: Final = re.compile(r"_delta_log|\.?part-.*\.parquet(\.crc)?|_temporary|\..*")
 _KEY_CONDITION: Final = InvalidUsageError.condition
 
@@ -122,6 +129,8 @@ class Position:
         A digest of the names and types of the table's columns.
     attempt : str
         Another one for each attempt: so whoever made it knows that it was its own.
+    follows : str
+        The attempt of the position that it was planned from; empty for the first, and for those of earlier versions.
     """
 
     cut: Cut
@@ -130,12 +139,13 @@ class Position:
     key: tuple[str, ...]
     columns: str
     attempt: str
+    follows: str = ""
 
     def to_text(self) -> str:
         """Return it as the text that a commit records."""
         said = {
             "timely": "mirror", "version": 1, "number": self.number, "planned_on": self.planned_on,
-            "key": list(self.key), "columns": self.columns, "attempt": self.attempt,
+            "key": list(self.key), "columns": self.columns, "attempt": self.attempt, "follows": self.follows,
             "cut": self.cut.to_json(),
         }  # fmt: skip
         return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
@@ -165,7 +175,7 @@ class Position:
             raise LogFormatError(msg, hint="upgrade spark-timely: a newer version wrote it")
         return cls(
             Cut.from_json(said["cut"]), int(said["number"]), int(said["planned_on"]), tuple(said["key"]),
-            str(said["columns"]), str(said["attempt"]),
+            str(said["columns"]), str(said["attempt"]), str(said.get("follows", "")),
         )  # fmt: skip
 
 
@@ -294,6 +304,8 @@ class Mirror:
             raise InvalidUsageError(msg, hint="use pyspark 4.1 or later, or a classic session")
         self._name = spark_root(spark, self._storage)
         self._lock = threading.Lock()
+        # First steps whose files were found, or written by this process.
+        self._found: set[str] = set()
 
     def __repr__(self) -> str:
         return f"Mirror({self.log.path!r}, {self.table_path!r}, key={list(self.key)!r})"
@@ -325,7 +337,8 @@ class Mirror:
             If there is another table in its place, or one with another key; two rows of the contents share a key; a
             column is or contains a map; or the session has no Delta.
         DataLossError
-            If others have changed its rows, it was restored, or another log is in the place of its own.
+            If others have changed its rows, it was restored, or another log is in the place of its own; or it was
+            deleted while a job of an earlier step wrote to it, and that committed later.
         SchemaMismatchError
             If others have changed its columns.
         NegativeMultiplicityError
@@ -401,7 +414,8 @@ class Mirror:
             # Where the table is further, this handle has not seen yet what another one has.
             return MirrorStep("nothing", lower, lower)
         number, planned_on = (0, -1) if found is None else (found.position.number + 1, found.version)
-        after = Position(cut, number, planned_on, self.key, self._columns(), uuid.uuid4().hex[:16])
+        follows = "" if before is None else before.attempt
+        after = Position(cut, number, planned_on, self.key, self._columns(), uuid.uuid4().hex[:16], follows)
         how: How = "created"
         if before is not None and lower is not None:
             how = "merged" if before.columns == after.columns and self._tells_changes(lower) else "replaced"
@@ -411,6 +425,7 @@ class Mirror:
                 self._merge(lower, after)
             else:
                 self._write(how, after)
+            self._found.add(after.attempt)
         except Exception as raised:  # noqa: BLE001 - of Spark, of Py4J, of Connect: the table says what has happened
             error = raised
         now = self._look()
@@ -435,10 +450,11 @@ class Mirror:
         refuse_maps(rows, self._attempt, InvalidUsageError)
         said = {"userMetadata": after.to_text(), "txnAppId": self._app(), "txnVersion": str(after.number)}
         writer = self._whole(rows, upper).write.format("delta").options(**said)
-        if how == "created":
-            writer.mode("error").save(self._name)
-        else:
-            writer.mode("overwrite").option("overwriteSchema", "true").save(self._name)
+        with tagged(self._spark, self.tag):
+            if how == "created":
+                writer.mode("error").save(self._name)
+            else:
+                writer.mode("overwrite").option("overwriteSchema", "true").save(self._name)
 
     def _app(self) -> str:
         return f"timely-mirror {self.log.log_id}"
@@ -480,7 +496,7 @@ class Mirror:
     def _merge(self, lower: Antichain, after: Position) -> None:
         """Apply the changes between two uppers, in one commit that records the position."""
         said = {_APP: self._app(), _NUMBER: str(after.number), _SAID: after.to_text()}
-        with self._stamping(said) as spark, StepViews(spark) as views:
+        with self._stamping(said) as spark, tagged(spark, self.tag), StepViews(spark) as views:
             changes = rows_between(spark, self.log, lower, after.cut.frontier)
             source = views.add(self._by_key(changes) if self.key else changes)
             spark.sql(f"MERGE INTO delta.{listed([self._name])} AS t USING {source} AS s {self._clauses()}").collect()
@@ -588,7 +604,37 @@ class Mirror:
                 context={"path": self.table_path},
             )
         self._check_ours(position)
+        self._check_follows(position, commits[at:])
+        self._check_files(position)
         return _Found(commits[0][0], position)
+
+    def _check_follows(self, position: Position, commits: Sequence[tuple[int, str, Position | None]]) -> None:
+        """Refuse a position that was planned from one that this table does not have (invariant 6)."""
+        before = [own for _, _, own in commits if own is not None][1:]
+        known = bool(before) or commits[-1][0] == 0
+        if position.follows and known and (not before or before[0].attempt != position.follows):
+            self._refuse_late(f"step {position.number} of another table that was in its place")
+
+    def _check_files(self, position: Position) -> None:
+        """Refuse a first step whose files are gone (invariant 6). Free but for the first look at one of others."""
+        if position.number or position.attempt in self._found:
+            return
+        files = [unquote(path) for path in self._spark.read.format("delta").load(self._name).inputFiles()]
+        there = set(self._storage.names())
+        ends = [path.rsplit("/", 2)[1:] for path in files]  # some tables have their files in folders
+        gone = [name for folder, name in ends if name not in there and not self._storage.exists(f"{folder}/{name}")]
+        if gone:
+            self._refuse_late(f"{len(gone)} of {len(files)} files gone")
+        self._found.add(position.attempt)
+
+    def _refuse_late(self, found: str) -> NoReturn:
+        msg = f"could not {self._attempt}: found {found}"
+        raise DataLossError(
+            msg,
+            hint="the table was deleted while a job of an earlier step wrote to it: end jobs that have the tag"
+            f" {self.tag!r}, then delete the table, and the next step makes it again",
+            context={"path": self.table_path, "job": self.tag},
+        )
 
     def _history(self) -> list[tuple[int, str, Position | None]]:
         """Return the newest commits of the table, the newest first, back to where our newest one was planned."""
@@ -599,8 +645,9 @@ class Mirror:
             except Exception as error:  # noqa: BLE001 - of Spark, of Py4J, of Connect
                 self._refuse(error)
             found = [(int(row["version"]), str(row["operation"]), self._own(row)) for row in rows]
-            planned = next((own.planned_on for _, _, own in found if own is not None), None)
-            if planned is not None and found[-1][0] <= planned + 1:
+            ours = [own for _, _, own in found if own is not None]
+            planned = ours[0].planned_on if ours else None
+            if planned is not None and found[-1][0] <= planned + 1 and (ours[1:] or not ours[0].follows):
                 return found
             if len(rows) < most:
                 if planned is not None:
@@ -638,6 +685,9 @@ class Mirror:
 
     def _refuse(self, error: Exception) -> NoReturn:
         """Raise what the job has said: our own error, where a row made it fail."""
+        torn = _TORN.search(str(error))
+        if torn is not None:
+            self._refuse_late(f"a table's log that lacks entries ({torn.group()})")
         missing = _NO_DELTA.search(str(error))
         if missing is not None:
             msg = f"could not {self._attempt}: found a Spark session without Delta ({missing.group()})"
@@ -658,7 +708,16 @@ class Mirror:
     @property
     def consumer(self) -> str:
         """The name under which the log keeps what the table does not have yet."""
-        return f"mirror {hashlib.sha256(self.table_path.encode()).hexdigest()[:12]}"
+        return f"mirror {self._place}"
+
+    @property
+    def tag(self) -> str:
+        """The tag of the jobs that write to the table, whichever process's."""
+        return f"timely-mirror-{self._place}"
+
+    @property
+    def _place(self) -> str:
+        return hashlib.sha256(self.table_path.encode()).hexdigest()[:12]
 
     def _retain(self, upper: Antichain) -> None:
         if self._expiry is None:

@@ -5,6 +5,9 @@ Its server has no Delta: a mirror is refused by name.
 
 from __future__ import annotations
 
+import re
+import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,55 @@ import spark_timely
 from spark_timely.answers import peek as peeks
 from spark_timely.answers.kept import KeptFiles
 from spark_timely.errors import InvalidUsageError
+from spark_timely.log.store.cloud import open_storage
+from spark_timely.spark import copy_to as copies
 from spark_timely.spark.at_one_time import sql
+from spark_timely.spark.base.tags import home_of, tagged
+from spark_timely.spark.copy_folder import begin
 from spark_timely.spark.copy_to import copy_to
 from spark_timely.spark.peek_job import peek_job
+from tests.faults.harness import wait_until
+from tests.spark.held import held_rows
+
+
+def attempts(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Return what becomes of a folder whose copy died and left its job behind."""
+    marker, failed = folder.with_name("goes-on"), list[str]()
+    own = begin(open_storage(folder), "copy", home_of(spark))
+
+    def job() -> None:
+        try:
+            with tagged(spark, own.tag):
+                copies._written(held_rows(spark, marker), f"file://{folder}/{own.folder}", "parquet", 1_000_000)
+        except Exception as error:  # noqa: BLE001 - nobody is there to be told
+            failed.append(str(error))
+
+    late = threading.Thread(target=job)
+    late.start()
+    done = f"{own.folder}/_temporary/0/task_*/part-*.parquet"
+    wait_until(lambda: bool(list(folder.glob(done))), deadline_s=60, what="the first task's file")
+    found: dict[str, Any] = {}
+    try:
+        copy_to(spark, spark.range(100), folder)
+    except InvalidUsageError as error:
+        found["refused"] = error.message.partition(": ")[2]
+        found["refused"] = found["refused"].replace(own.token, "TOKEN").replace(spark.session_id, "SESSION")
+        call = re.search(r"end what is left of the job by (.*), then delete the folder", str(error.hint))
+    assert call is not None
+    # Deleted, and copied into at once: the old job is at it.
+    shutil.rmtree(folder)
+    end, copies.end_tagged = copies.end_tagged, lambda *_: None
+    try:
+        found["at once"] = copy_to(spark, spark.range(100), folder)
+    finally:
+        copies.end_tagged = end
+    # As the hint says it, from another client.
+    endpoint = str(spark.client._builder.endpoint)
+    ended = eval(call[1].replace("HOST:PORT", endpoint), {"SparkSession": SparkSession})
+    late.join(60)
+    found["ended"] = [len(ended), len(failed), "OPERATION_CANCELED" in failed[0]]
+    found["rows"] = spark.read.parquet(str(folder)).count()
+    return found
 
 
 def main(spark: SparkSession, folder: str) -> dict[str, Any]:
@@ -47,6 +96,7 @@ def main(spark: SparkSession, folder: str) -> dict[str, Any]:
     found["all"] = frame.count()
     for format_ in ("parquet", "csv"):
         found[format_] = copy_to(spark, logs["orders"], place / format_, format=format_, where="k >= 2")
+    found["attempts"] = attempts(spark, place / "attempts")
     files = [path for path in (place / "parquet").iterdir() if path.suffix == ".parquet"]
     found["copied"] = sorted(k for path in files for k in pq.read_table(path)["k"].to_pylist())
     found["names"] = sorted({path.suffix for path in (place / "csv").iterdir() if not path.name.startswith(".")})

@@ -207,6 +207,10 @@ def test_answers_through_connect(jobs: ConnectJobs, tmp_path: Path) -> None:
         "csv": 3,
         "copied": [2, 3, 4],
         "names": [".csv"],
+        "attempts": {
+            "refused": "found INCOMPLETE in it, of a copy by job 'timely-copy-TOKEN' of session 'SESSION'",
+            "at once": 100, "ended": [1, 1, True], "rows": 100,
+        },
         "frontiers": [["[4]", "tests"]],
         "progress": [["0", 0], ["3", 0], ["4", 1]],
         "peek": [4, 3],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -12,10 +14,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pandas
 import pyarrow as pa
 import pyarrow.csv as pv
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_timely
@@ -26,10 +31,17 @@ from spark_timely.errors import (
     RolledBackError,
     SchemaMismatchError,
     SinceViolationError,
+    StorageError,
 )
+from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import FileStorage
+from spark_timely.spark import copy_folder
 from spark_timely.spark import copy_to as module
+from spark_timely.spark.base.tags import home_of, tagged
+from spark_timely.spark.copy_folder import Attempt, Written
 from spark_timely.spark.copy_to import copy_to
+from tests.faults.harness import wait_until
+from tests.spark.held import held_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -198,14 +210,14 @@ def test_copy_that_finished_in_between_is_left_whole(
     spark: SparkSession, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder was empty at the first look; another copy ran from beginning to end before `INCOMPLETE` was made."""
-    begin = module._begin
+    begin = module.begin
 
-    def late(*args: Any) -> bytes:
-        monkeypatch.setattr(module, "_begin", begin)
+    def late(*args: Any) -> Attempt:
+        monkeypatch.setattr(module, "begin", begin)
         copy_to(spark, log, tmp_path / "copy", format="csv")
         return begin(*args)
 
-    monkeypatch.setattr(module, "_begin", late)
+    monkeypatch.setattr(module, "begin", late)
     with pytest.raises(InvalidUsageError, match="in it"):
         copy_to(spark, log, tmp_path / "copy")
     assert copied(tmp_path / "copy", "csv") == expected(5)
@@ -221,7 +233,7 @@ def test_sign_is_there_whenever_a_file_is(
         names = [path.name for path in files_of(folder)] if folder.exists() else []
         seen.append((step, "INCOMPLETE" in names, len(names) - ("INCOMPLETE" in names)))
 
-    for name in ("_begin", "_written", "_finish"):
+    for name in ("begin", "_written", "finish"):
         inner = getattr(module, name)
 
         def outer(*args: Any, name: str = name, inner: Any = inner, **more: Any) -> Any:
@@ -237,13 +249,23 @@ def test_sign_is_there_whenever_a_file_is(
         look(f"before delete {path}")
         delete(self, path)
 
+    give = FileStorage.give_name
+
+    def given(self: FileStorage, path: str, name: str) -> None:
+        give(self, path, name)
+        look("named")
+
     monkeypatch.setattr(FileStorage, "delete", deleted)
+    monkeypatch.setattr(FileStorage, "give_name", given)
     copy_to(spark, log, folder)
+    n_named = len(files_of(folder))
     assert [(step, sign) for step, sign, _ in seen] == [
-        ("before _begin", False), ("after _begin", True), ("before _written", True), ("after _written", True),
-        ("before _finish", True), ("before delete INCOMPLETE", True), ("after _finish", False),
+        ("before begin", False), ("after begin", True), ("before _written", True), ("after _written", True),
+        ("before finish", True), *[("named", True)] * n_named, ("before delete INCOMPLETE", True),
+        ("after finish", False),
     ]  # fmt: skip
-    assert [sign for _, sign, n in seen if n] == [True, True, True, False]
+    assert [sign for _, sign, n in seen if n] == [*[True] * (n_named + 3), False]
+    assert sorted(path.name for path in folder.iterdir()) == [path.name for path in files_of(folder)]
 
 
 def test_copy_whose_sign_was_taken_away_is_no_copy(
@@ -270,6 +292,184 @@ def test_job_that_fails_leaves_the_sign(spark: SparkSession, tmp_path: Path) -> 
     assert "INCOMPLETE" in os.listdir(tmp_path / "copy")
     with pytest.raises(InvalidUsageError, match="INCOMPLETE in it"):
         copy_to(spark, log, tmp_path / "copy")
+
+
+# Attempts ---------------------------------------------------------------------------------------------
+
+JOB_S = 60.0
+
+
+class DeadCopy:
+    """A copy whose client died while its job writes: its first task has written its file, the second one is at it."""
+
+    def __init__(self, spark: SparkSession, folder: Path, format_: Any) -> None:
+        self.goes_on = folder.with_name(f"{folder.name}-goes-on")
+        self.ended = folder.with_name(f"{folder.name}-ended")
+        self.own = copy_folder.begin(open_storage(folder), f"copy to {str(folder)!r}", home_of(spark))
+        self.failed: BaseException | None = None
+        self._spark, self._format = spark, format_
+        self._root = f"file://{folder}/{self.own.folder}"
+        self._job = threading.Thread(target=self._run)
+        self._job.start()
+        done = f"{self.own.folder}/_temporary/0/task_*/part-*.{format_}"
+        wait_until(lambda: bool(list(folder.glob(done))), deadline_s=JOB_S, what="the first task's file")
+
+    def _run(self) -> None:
+        try:
+            with tagged(self._spark, self.own.tag):
+                module._written(held_rows(self._spark, self.goes_on), self._root, self._format, 1_000_000)
+        except BaseException as error:  # noqa: BLE001 - nobody is there to be told
+            self.failed = error
+        self.ended.touch()
+
+    def end(self) -> None:
+        """Let the job go on, to its end."""
+        self.goes_on.touch()
+        self._job.join(JOB_S)
+        assert not self._job.is_alive()
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("_attempt-"))
+
+
+@pytest.mark.parametrize(("format_", "when"), [("parquet", "while"), ("csv", "while"), ("parquet", "after")])
+def test_late_job_of_a_dead_copy_adds_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: Any, when: str
+) -> None:
+    """The folder was deleted while a job wrote to it, and copied into at once; the old job ends while that runs."""
+    monkeypatch.setattr(module, "end_tagged", lambda *_: None)  # it is another application's
+    folder = tmp_path / "copy"
+    dead = DeadCopy(spark, folder, format_)
+    shutil.rmtree(folder)
+    rows = spark.range(0, 100, 1, 2)
+    if when == "while":
+        rows = held_rows(spark, dead.ended, first=dead.goes_on, n_rows=100)
+    assert copy_to(spark, rows.selectExpr("id + 10000 AS id"), folder, format=format_) == 100
+    names = names_in(folder)
+    assert len(names) == 2
+    dead.end()
+    assert names_in(folder) == names
+    rows = spark.read.option("header", "true").format(format_).load(str(folder))
+    assert (rows.count(), rows.selectExpr("min(int(id))").collect()[0][0]) == (100, 10_000)
+    if format_ == "parquet":
+        assert pq.read_table(folder).num_rows == len(pandas.read_parquet(folder)) == 100
+        found = duckdb.sql(f"SELECT count(*) FROM read_parquet('{folder}/*.parquet')").fetchall()
+        assert found == [(100,)]
+
+
+def test_job_of_a_dead_copy_ends_where_it_can_be_reached(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    dead = DeadCopy(spark, folder, "parquet")
+    (folder / "INCOMPLETE").unlink()
+    assert copy_to(spark, spark.range(100), folder) == 100
+    dead._job.join(JOB_S)
+    assert "cancelled job tag" in str(dead.failed)
+    assert [path.suffix for path in folder.iterdir()] == [".parquet"] * len(names_in(folder))
+
+
+def test_folder_of_a_dead_copy_names_its_job_and_its_end(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    dead = DeadCopy(spark, folder, "parquet")
+    with pytest.raises(InvalidUsageError, match="found INCOMPLETE in it, of a copy by job") as found:
+        copy_to(spark, spark.range(100), folder)
+    application = spark.sparkContext.applicationId
+    assert found.value.message.endswith(f"by job {dead.own.tag!r} of application {application!r}")
+    call = re.search(r"end what is left of the job by (.*) in application", str(found.value.hint))
+    assert call is not None
+    eval(call[1], {"spark": spark})
+    dead._job.join(JOB_S)
+    assert dead.failed is not None
+    shutil.rmtree(folder)
+    assert copy_to(spark, spark.range(100), folder) == 100
+
+
+def test_copy_that_lost_its_folder_takes_its_files_away(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own client lives: another copy began in the folder while files were named."""
+    folder, give = tmp_path / "copy", FileStorage.give_name
+    sign = b""
+
+    def late(self: FileStorage, path: str, name: str) -> None:
+        nonlocal sign
+        monkeypatch.setattr(FileStorage, "give_name", give)
+        give(self, path, name)
+        (folder / "INCOMPLETE").unlink()
+        sign = copy_folder.begin(open_storage(tmp_path / "other"), "copy", {}).sign
+        (folder / "INCOMPLETE").write_bytes(sign)
+
+    monkeypatch.setattr(FileStorage, "give_name", late)
+    with pytest.raises(RolledBackError, match="INCOMPLETE was deleted or replaced"):
+        copy_to(spark, spark.range(0, 100, 1, 3), folder)
+    assert [path.name for path in folder.iterdir()] == ["INCOMPLETE"]
+    assert (folder / "INCOMPLETE").read_bytes() == sign
+
+
+@pytest.mark.parametrize("format_", ["parquet", "csv"])
+def test_copy_that_lacks_files_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: Any
+) -> None:
+    """As where executors have another disk than the driver."""
+    folder, written = tmp_path / "copy", module._written
+
+    def lossy(*args: Any) -> Written:
+        found = written(*args)
+        next(folder.glob("_attempt-*/part-00001-*")).unlink()
+        return found
+
+    monkeypatch.setattr(module, "_written", lossy)
+    wanted = "found 50 of 100 rows" if format_ == "parquet" else r"no files, or not all, of 1 of 2 tasks, \[1\]"
+    with pytest.raises(StorageError, match=wanted):
+        copy_to(spark, spark.range(0, 100, 1, 2), folder, format=format_)
+    assert names_in(folder) == ["INCOMPLETE"]
+
+
+def test_copy_without_a_count_is_refused(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "observed", lambda _: {})
+    with pytest.raises(StorageError, match="found no count of the rows written"):
+        copy_to(spark, spark.range(3), tmp_path / "copy")
+    assert names_in(tmp_path / "copy") == ["INCOMPLETE"]
+
+
+def test_file_of_somebody_else_is_no_part_of_a_copy(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, written = tmp_path / "copy", module._written
+
+    def beside(*args: Any) -> Written:
+        (folder / "part-9.parquet").write_text("")
+        return written(*args)
+
+    monkeypatch.setattr(module, "_written", beside)
+    with pytest.raises(RolledBackError, match=r"found \['part-9.parquet'\] beside its files"):
+        copy_to(spark, spark.range(3), folder)
+    assert names_in(folder) == ["INCOMPLETE", "part-9.parquet"]
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_name_of_an_attempt_that_is_no_folder_is_in_the_way(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    name = folder / f"_attempt-{'0' * 32}"
+    if kind == "file":
+        name.write_text("")
+    else:
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / "file").write_text("kept")
+        name.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidUsageError, match="_attempt-0"):
+        copy_to(spark, spark.range(3), folder)
+    assert list(folder.iterdir()) == [name]
+    assert kind == "file" or (tmp_path / "elsewhere" / "file").exists()
+
+
+@pytest.mark.parametrize("format_", ["parquet", "csv"])
+def test_copy_of_nothing_has_no_rows(spark: SparkSession, tmp_path: Path, format_: Any) -> None:
+    for number, rows in enumerate((spark.range(0), spark.range(5).where("id > 7"), spark.range(0, 9, 1, 3).limit(0))):
+        folder = tmp_path / str(number)
+        assert copy_to(spark, rows, folder, format=format_) == 0
+        assert {path.suffix for path in folder.iterdir()} <= {f".{format_}"}
 
 
 @pytest.mark.parametrize(
@@ -313,50 +513,45 @@ Check = Callable[[SparkSession, Log, Path, Patch], None]
 
 def looks_once(patch: Patch) -> None:
     """Not again once the sign is there."""
-    own = module._check_empty
-    patch.setattr(module, "_check_empty", lambda *args, but=None: None if but else own(*args))
+    look = copy_folder.check_empty
+    for each in (module, copy_folder):
+        patch.setattr(each, "check_empty", lambda *args, own=False: [] if own else look(*args))
+    takes_what_is_beside_its_files(patch)
 
 
 def adds_to_what_is_there(patch: Patch) -> None:
-    patch.setattr(module, "_check_empty", lambda *_, **__: None)
+    for each in (module, copy_folder):
+        patch.setattr(each, "check_empty", lambda *_, **__: [])
+    takes_what_is_beside_its_files(patch)
+
+
+def takes_what_is_beside_its_files(patch: Patch) -> None:
+    patch.setattr(copy_folder, "_check_alone", lambda *_: None)
 
 
 def deletes_the_sign_of_another(patch: Patch) -> None:
-    own = module._finish
-    patch.setattr(
-        module, "_finish", lambda storage, attempt, _, *more: own(storage, attempt, storage.find("INCOMPLETE"), *more)
-    )
+    patch.setattr(copy_folder, "_check_owned", lambda *_: None)
 
 
 def takes_the_sign_away_early(patch: Patch) -> None:
-    own, finish = module._finish, FileStorage.delete
+    own, delete = module.finish, FileStorage.delete
 
-    def mutant(storage: Any, attempt: str, token: bytes, *more: Any) -> int:
-        finish(storage, "INCOMPLETE")
-        patch.setattr(FileStorage, "find", lambda *_: token)
+    def mutant(attempt: Attempt, written: Written) -> int:
+        delete(attempt.storage, "INCOMPLETE")  # type: ignore[arg-type]
         patch.setattr(FileStorage, "delete", lambda *_: None)
-        return own(storage, attempt, token, *more)
+        return own(attempt, written)
 
-    patch.setattr(module, "_finish", mutant)
-
-
-def writes_before_the_sign(patch: Patch) -> None:
-    own, written = module._begin, module._written
-    begun: list[Any] = []
-
-    def nothing(storage: Any, attempt: str) -> bytes:
-        begun.append((storage, attempt))
-        return b""
-
-    def mutant(*args: Any) -> Any:
-        found = written(*args)
-        patch.setattr(module, "_check_empty", lambda *_, **__: None)
-        own(*begun[0])
-        return found
-
-    patch.setattr(module, "_begin", nothing)
-    patch.setattr(module, "_written", mutant)
+    patch.setattr(module, "finish", mutant)
     deletes_the_sign_of_another(patch)
+
+
+def names_files_where_they_are_written(patch: Patch) -> None:
+    """As it was: one folder for the jobs of all attempts."""
+    patch.setattr(Attempt, "folder", property(lambda _: "_attempt-" + "0" * 32))
+
+
+def counts_what_is_there(patch: Patch) -> None:
+    patch.setattr(copy_folder, "_check_all_there", lambda *_: None)
 
 
 def copies_into_the_log(patch: Patch) -> None:
@@ -368,7 +563,7 @@ def counts_row_groups(patch: Patch) -> None:
         with storage.open_input(path) as file:
             return int(pq.read_metadata(file).num_row_groups)
 
-    patch.setattr(module, "_n_rows", mutant)
+    patch.setattr(copy_folder, "_n_rows", mutant)
 
 
 def takes_all_rows(patch: Patch) -> None:
@@ -391,7 +586,15 @@ MUTANTS: dict[Callable[[Patch], None], Check] = {
     ),
     deletes_the_sign_of_another: test_copy_whose_sign_was_taken_away_is_no_copy,
     takes_the_sign_away_early: SIGN,
-    writes_before_the_sign: SIGN,
+    names_files_where_they_are_written: lambda spark, _, folder, patch: test_late_job_of_a_dead_copy_adds_nothing(
+        spark, folder, patch, "parquet", "while"
+    ),
+    counts_what_is_there: lambda spark, _, folder, patch: test_copy_that_lacks_files_is_refused(
+        spark, folder, patch, "parquet"
+    ),
+    takes_what_is_beside_its_files: lambda spark, _, folder, patch: test_file_of_somebody_else_is_no_part_of_a_copy(
+        spark, folder, patch
+    ),
     copies_into_the_log: lambda spark, log, folder, _: test_folder_inside_of_the_log_is_refused(spark, log, folder),
     counts_row_groups: CHOSEN,
     takes_all_rows: CHOSEN,
@@ -406,6 +609,7 @@ def test_wrong_copy_is_found(
     spark: SparkSession, log: Log, tmp_path: Path, monkeypatch: Patch, mutant: Callable[[Patch], None]
 ) -> None:
     mutant(monkeypatch)
-    # The last is what a copy says that reads the files of another as its own.
-    with pytest.raises((AssertionError, pytest.fail.Exception, pa.ArrowInvalid)):
+    # The last are what a copy says that reads the files of another as its own, or miscounts.
+    errors = (AssertionError, pytest.fail.Exception, pa.ArrowInvalid, StorageError, PySparkException)
+    with pytest.raises(errors):
         MUTANTS[mutant](spark, log, tmp_path, monkeypatch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import threading
 import uuid
 from collections import Counter
@@ -227,6 +228,83 @@ def test_one_who_plans_from_what_is_old_changes_nothing(
     assert one.step().how == "nothing"
     assert rows_of(table, keyed=False) == Counter({("a", 1.0, 1): 3, ("b", None, 2): 1})
     assert [position.number for _, position in positions(table)] == [0, 1]
+
+
+@pytest.mark.parametrize("key", ["k", None])
+def test_late_step_into_a_table_made_again_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    """A step's client died and the table was deleted: its job commits into the table that was made in its place."""
+    world, table = Changing(tmp_path, 9, keyed=True), tmp_path / "table"
+    one, two = (mirror_to(spark, world.log.path, table, key=key) for _ in range(2))
+    append(world.log, [(0, 1, ("a", 1.0, 1))], 1)
+    one.step()
+    # What the table that is made again takes too, and is wrong by only where rows are counted.
+    changes: list[Update] = [(1, 1, ("b", None, 2))]
+    if key is not None:
+        changes = [(1, -1, ("a", 1.0, 1)), (1, 1, ("a", 2.0, 1))]
+    append(world.log, changes, 2)
+    merge = one._merge
+
+    def late(*args: Any) -> None:
+        monkeypatch.undo()
+        shutil.rmtree(table)
+        assert two.step().how == "created"
+        merge(*args)
+
+    monkeypatch.setattr(one, "_merge", late)
+    for mirror in (one, two):
+        with pytest.raises(DataLossError, match="found step 1 of another table that was in its place") as found:
+            mirror.step()
+        assert f"end jobs that have the tag {two.tag!r}, then delete the table" in str(found.value.hint)
+    shutil.rmtree(table)
+    assert two.step().how == "created"
+    held = [("a", 1.0, 1), ("b", None, 2)] if key is None else [("a", 2.0, 1)]
+    assert rows_of(table, keyed=key is not None) == Counter(held)
+
+
+def test_late_first_step_without_its_files_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """The table was deleted between the files of a step and its commit."""
+    world, table = Changing(tmp_path, 10, keyed=True), tmp_path / "a table"
+    append(world.log, [(0, 1, ("a", 1.0, 1))], 1)
+    mirror_to(spark, world.log, table, key="k").step()
+    assert mirror_to(spark, world.log, table, key="k").step().how == "nothing"
+    for file in table.glob("*.parquet"):
+        file.unlink()
+    mirror = mirror_to(spark, world.log, table, key="k")
+    with pytest.raises(DataLossError, match="found 1 of 1 files gone"):
+        mirror.step()
+    shutil.rmtree(table)
+    assert mirror.step().how == "created"
+    assert rows_of(table, keyed=True) == Counter({("a", 1.0, 1): 1})
+
+
+def test_late_commit_behind_versions_that_are_gone_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    world, table = Changing(tmp_path, 11, keyed=True), tmp_path / "table"
+    append(world.log, [(0, 1, ("a", 1.0, 1))], 1)
+    mirror = mirror_to(spark, world.log, table, key="k")
+    mirror.step()
+    append(world.log, [(1, 1, ("b", None, 2))], 2)
+    mirror.step()
+    away = tmp_path / "away"
+    table.rename(away)
+    (table / "_delta_log").mkdir(parents=True)
+    shutil.copy(away / "_delta_log" / f"{1:020d}.json", table / "_delta_log")
+    with pytest.raises(DataLossError, match="log that lacks entries") as found:
+        mirror_to(spark, world.log, table, key="k").step()
+    assert mirror.tag in str(found.value.hint)
+
+
+def test_position_of_an_earlier_version_follows_anything(spark: SparkSession, tmp_path: Path) -> None:
+    world, table = Changing(tmp_path, 12, keyed=True), tmp_path / "table"
+    world.move()
+    mirror = mirror_to(spark, world.log, table, key="k")
+    mirror.step()
+    position = mirror.position()
+    assert position is not None
+    said = json.loads(position.to_text())
+    del said["follows"]
+    assert Position.from_text(json.dumps(said)) == position
 
 
 def test_harmless_commits_of_others_are_let_be(spark: SparkSession, tmp_path: Path) -> None:

@@ -18,10 +18,17 @@ import pytest
 
 import spark_timely
 from spark_timely.answers.subscribe import subscribe
-from spark_timely.errors import InvalidOptionError, InvalidUsageError, SinceViolationError, StorageError
+from spark_timely.errors import (
+    InvalidOptionError,
+    InvalidUsageError,
+    RolledBackError,
+    SinceViolationError,
+    StorageError,
+)
 from spark_timely.log.store import cloud
 from spark_timely.log.store.cloud import CloudStorage, open_storage
 from spark_timely.spark import copy_to as copies
+from spark_timely.spark.copy_folder import Written, begin, finish
 from spark_timely.spark.copy_to import INCOMPLETE, copy_to
 from tests.faults.harness import Job, seed_of_run, tell
 from tests.stores.conftest import IGNORANT, Place
@@ -142,14 +149,17 @@ def by_python(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     meanwhile."""
     seen: list[str] = []
 
-    def write(frame: Any, root: str, format_: str, most: int) -> None:
+    def write(frame: Any, root: str, format_: str, most: int) -> Written:
         del format_, most
-        storage = open_storage(root, write.options)  # type: ignore[attr-defined]
+        folder, _, own = root.rpartition("/")
+        storage = open_storage(folder, write.options)  # type: ignore[attr-defined]
         rows = frame.toArrow()
         for number in range(2):
-            with storage.open_output(f"part-{number}.parquet") as file:
+            with storage.open_output(f"{own}/part-{number}.parquet") as file:
                 pq.write_table(rows.slice(number * 3, 3 if number == 0 else None), file)
-            seen.extend(storage.names())
+            seen.extend("_attempt" if name == own else name for name in storage.names())
+        storage.write(f"{own}/_temporary/0/task_9/part-9.parquet", b"late")
+        return Written(rows.num_rows)
 
     monkeypatch.setattr(copies, "_written", write)
     monkeypatch.setattr(copies, "spark_root", lambda _, storage: storage.uri)
@@ -178,7 +188,7 @@ def test_copy_has_its_sign_until_all_is_there(place: Place, frame: Any, by_pytho
     copies._written.options = place.options  # type: ignore[attr-defined]
     folder = f"{place.url}/copy"
     assert copy_to(frame.sparkSession, frame, folder, storage_options=place.options) == 7
-    assert by_python == [INCOMPLETE, "part-0.parquet", INCOMPLETE, "part-0.parquet", "part-1.parquet"]
+    assert by_python == [INCOMPLETE, "_attempt"] * 2
     storage = open_storage(folder, place.options)
     assert storage.names() == ["part-0.parquet", "part-1.parquet"]
     assert contents(storage) == Counter((n, f"value {n}") for n in range(7))
@@ -212,23 +222,42 @@ def test_copy_that_dies_half_way_is_left_as_it_is(
         copy_to(frame.sparkSession, frame, folder, storage_options=place.options)
     storage = open_storage(folder, place.options)
     before = storage.names()
-    assert before == [INCOMPLETE, "part-0.parquet", "part-1.parquet"]
+    assert before[0] == INCOMPLETE
+    assert [name[:9] for name in before] == [INCOMPLETE[:9], "_attempt-"]
     monkeypatch.setattr(copies, "_written", write)
-    with pytest.raises(InvalidUsageError, match="found INCOMPLETE in it"):
+    with pytest.raises(InvalidUsageError, match="found INCOMPLETE in it, of a copy by job 'timely-copy-"):
         copy_to(frame.sparkSession, frame, folder, storage_options=place.options)
     assert storage.names() == before
+    # What the hint says, in part: the rest of the old job is no row of the new one.
+    storage.delete(INCOMPLETE)
+    assert copy_to(frame.sparkSession, frame, folder, storage_options=place.options) == 7
+    assert storage.names() == ["part-0.parquet", "part-1.parquet"]
+    assert contents(storage).total() == 7
+
+
+@pytest.mark.spark
+@MOTO
+def test_names_of_a_copy_cost_a_request_each(place: Place, frame: Any, by_python: list[str]) -> None:
+    """Beside what lists and reads footers: one that copies for each file, and few that delete."""
+    del by_python
+    copies._written.options = place.options  # type: ignore[attr-defined]
+    with place.proxy.counting() as seen:
+        copy_to(frame.sparkSession, frame, f"{place.url}/copy", storage_options=place.options)
+    copied = [each for each in seen.requests if each.kind == "PUT" and each.key.endswith(".parquet")]
+    tell(f"{seen.total} requests: {seen}")
+    assert len(copied) == 2 + 2 + 1  # written, and named; and what a late task has written
 
 
 def test_one_of_many_begins_a_copy(place: Place) -> None:
-    def begin(_: int) -> bool:
+    def begun(_: int) -> bool:
         storage = open_storage(f"{place.url}/copy", place.options)
         try:
-            return bool(copies._begin(storage, "copy"))
+            return bool(begin(storage, "copy", {}).token)
         except InvalidUsageError:
             return False
 
     with ThreadPoolExecutor(6) as pool:
-        assert sorted(pool.map(begin, range(6))) == [False] * 5 + [True]
+        assert sorted(pool.map(begun, range(6))) == [False] * 5 + [True]
 
 
 def test_sign_that_replaces_another_one_is_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,9 +271,9 @@ def test_sign_that_replaces_another_one_is_found(place: Place, monkeypatch: pyte
 def test_lost_reply_of_the_sign_does_not_stop_its_copy(place: Place) -> None:
     storage = open_storage(f"{place.url}/copy", place.options)
     with place.proxy.breaking(Rule("lost", kind="PUT", key=INCOMPLETE, times=1)):
-        token = copies._begin(storage, "copy")
+        own = begin(storage, "copy", {})
     assert place.proxy.broken
-    assert copies._finish(storage, "copy", token) == 0
+    assert finish(own, Written(0)) == 0
     assert storage.names() == []
 
 
@@ -256,7 +285,49 @@ def test_copy_is_refused_where_conditions_are_ignored(place: Place, monkeypatch:
         place.proxy.breaking(Rule("strip", kind="PUT")),
         pytest.raises(StorageError, match="ignores conditional puts"),
     ):
-        copies._begin(storage, "copy")
+        begin(storage, "copy", {})
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_names_in_a_store_are_whole_copies(place: Place, monkeypatch: pytest.MonkeyPatch, lost: bool) -> None:
+    """Also where a reply is lost, and of files that are larger than what a store copies by one request."""
+    storage = open_storage(f"{place.url}/copy", place.options)
+    own = begin(storage, "copy", {})
+    sizes = [10, 20_000, 9_000_000]
+    for number, size in enumerate(sizes):
+        with storage.open_output(f"{own.folder}/part-{number}.parquet") as file:
+            pq.write_table(pa.table({"v": ["x" * size]}), file)
+    if lost:
+        with place.proxy.breaking(Rule("lost", kind="PUT", key="copy/part-", times=2)):
+            assert finish(own, Written(3)) == 3
+        assert place.proxy.broken
+    else:
+        monkeypatch.setattr(cloud, "_COPIED_BYTES", 0)
+        call = CloudStorage._call
+
+        def refused(self: CloudStorage, what: str, how: str, *args: Any, **more: Any) -> Any:
+            if how == "copy":
+                raise StorageError("could not copy", determinate=True)
+            return call(self, what, how, *args, **more)
+
+        monkeypatch.setattr(CloudStorage, "_call", refused)
+        assert finish(own, Written(3)) == 3
+    assert storage.names() == [f"part-{number}.parquet" for number in range(3)]
+    for number, size in enumerate(sizes):
+        with storage.open_input(f"part-{number}.parquet") as file:
+            assert pq.read_table(file)["v"].to_pylist() == ["x" * size]
+
+
+def test_copy_that_lost_its_folder_in_a_store_takes_its_names_away(place: Place) -> None:
+    storage = open_storage(f"{place.url}/copy", place.options)
+    own = begin(storage, "copy", {})
+    storage.write(f"{own.folder}/part-0.csv", b"a\n")
+    storage.delete(INCOMPLETE)
+    other = begin(storage, "copy", {})
+    with pytest.raises(RolledBackError, match="INCOMPLETE was deleted or replaced"):
+        finish(own, Written(0, frozenset({0})))
+    assert storage.names() == [INCOMPLETE]
+    assert storage.find(INCOMPLETE) == other.sign
 
 
 @pytest.mark.spark

@@ -73,6 +73,9 @@ _FIRST = {
 _FIRST_HTTP = {"connect_timeout": timedelta(seconds=3), "timeout": timedelta(seconds=4)}
 _PATIENT: dict[str, Any] = {"retry_timeout": timedelta(seconds=60)}
 _PATIENT_HTTP = {"connect_timeout": timedelta(seconds=5)}
+# A store copies a large file for longer than the client waits for other answers.
+_COPYING_HTTP = {**_PATIENT_HTTP, "timeout": timedelta(minutes=10)}
+_COPIED_BYTES = 5_000_000_000  # by one request, as much as S3 copies
 _ALLOWING = {"S3": "AWS_ALLOW_HTTP", "Azure": "AZURE_ALLOW_HTTP"}
 
 
@@ -145,7 +148,7 @@ _memories: dict[str, Any] = {}
 
 
 @lru_cache(maxsize=64)
-def _opened(uri: str, options: tuple[tuple[str, str], ...], *, patient: bool) -> Any:  # noqa: ANN401 - obstore's classes are not public
+def _opened(uri: str, options: tuple[tuple[str, str], ...], *, patient: bool, copies: bool = False) -> Any:  # noqa: ANN401 - obstore's classes are not public
     """Return the client of a log's files; one for all that this process does there, so that connections are kept."""
     import obstore
     from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
@@ -153,7 +156,7 @@ def _opened(uri: str, options: tuple[tuple[str, str], ...], *, patient: bool) ->
     config, http, retry = _client(dict(options))
     store: Any = config
     shared: dict[str, Any] = {
-        "client_options": {**(_PATIENT_HTTP if patient else _FIRST_HTTP), **http},
+        "client_options": {**(_COPYING_HTTP if copies else _PATIENT_HTTP if patient else _FIRST_HTTP), **http},
         "retry_config": {**(_PATIENT if patient else _FIRST), **retry},
     }
     scheme = uri.partition("://")[0].lower()
@@ -239,7 +242,8 @@ class CloudStorage:
         try:
             with delta_call(self.uri):
                 # Of a large file the first byte tells that somebody is there; all of it may take long.
-                store = _opened(*key, patient=key in _reached or file.endswith(".parquet"))
+                patient = key in _reached or file.endswith(".parquet")
+                store = _opened(*key, patient=patient, copies=patient and call == "copy")
                 answer = getattr(obstore, call)(store, *args, **more)
         except TimelyError:
             raise
@@ -450,6 +454,38 @@ class CloudStorage:
         else:
             self._put_new(path, content)
         self._keep(path, content)
+
+    def give_name(self, path: str, name: str) -> None:
+        """Copy a file within the store, which has no other way to name it; whatever has the name is replaced.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such file.
+        StorageError
+
+        Notes
+        -----
+        Cost: one request; the bytes stay in the store. A file of more than 5 GB comes here and goes back.
+        """
+        try:
+            self._again(lambda: self._call("write", "copy", path, name, file=name))
+        except StorageError:
+            found = self.mark(path)
+            if found is None or int(str(found[-1])) <= _COPIED_BYTES:
+                raise
+            self._copy_through_here(path, name)
+
+    def _copy_through_here(self, path: str, name: str) -> None:
+        import obstore
+
+        whole = self._call("read", "get", path, file=path)
+        try:
+            with self._call("write", "open_writer", name, file=name, buffer_size=WHOLE_BYTES) as writer:
+                for part in whole.stream(WHOLE_BYTES):  # one turn for some bytes
+                    writer.write(part)
+        except (obstore.exceptions.BaseError, OSError, ValueError) as error:
+            raise cloud_error(self.uri, "write", error, file=name) from error
 
     def _unclear(self, error: StorageError) -> StorageError:
         """Return an error behind a put that may have happened."""

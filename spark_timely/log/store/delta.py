@@ -38,7 +38,6 @@ Invariants
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -95,6 +94,7 @@ from spark_timely.log.store.scratch import (
     scratch_table,
 )
 from spark_timely.log.store.storage import (
+    NO_LINKS,
     PROMISE_HINT,
     FileStorage,
     OtherPlaceError,
@@ -117,9 +117,6 @@ if TYPE_CHECKING:
 
 Creation = Literal["made", "taken", "unclear"]
 """Which attempt made the table that is there: this one, surely another one, or one of them."""
-
-# What a file system without hard links says.
-NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 # VACUUM without a number takes what nobody knows and is older than the retention of deleted files, also
 # what a micro-batch under way has written. Each removed file stays that long in the checkpoints;

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 """What a file system says that cannot flush a file or a folder: network mounts, volumes."""
 
+NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+"""What a file system without hard links says."""
+
 
 def flush_file(path: str, /) -> None:
     """Put what is in a file on the disk.
@@ -322,6 +325,25 @@ class TableStorage(Storage, Protocol):
             If it could not be given its name.
         StorageError
             If it could not be written, or flushed. Unless `determinate`, it may have its name all the same.
+        """
+
+    def give_name(self, path: str, name: str) -> None:
+        """Give a whole file a name that nobody has; whether it has its old one too is left open.
+
+        Parameters
+        ----------
+        path : str
+        name : str
+            In a folder that is there.
+
+        Raises
+        ------
+        FileExistsError
+            On a disk, if there is a file of that name. A store replaces it: use names that nobody else gives.
+        FileNotFoundError
+            If there is no such file.
+        OSError, StorageError
+            If that could not be done.
         """
 
     def mark(self, path: str) -> tuple[object, ...] | None:
@@ -619,6 +641,24 @@ class FileStorage:
         except StorageError as error:
             # It has its name, and may keep it.
             raise StorageError(error.message, hint=error.hint, context={"path": self.uri}) from error
+
+    def give_name(self, path: str, name: str) -> None:
+        """Give a file one more name that nobody has; without hard links that name in place of the old one.
+
+        Notes
+        -----
+        A link takes no name that is taken. Without links the name is looked at first, and somebody may take it before
+        the file has it. Nothing is flushed.
+        """
+        source, target = self.full(path), self.full(name)
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            if os.path.lexists(target):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target) from error
+            os.rename(source, target)
 
     def _name_beside(self, name: str, path: str, beside: Beside, *, replace: bool) -> None:
         """Give a file its name in the very folder in which certain files are, whatever its path leads to by now."""

@@ -21,9 +21,8 @@ import os
 import re
 import secrets
 import shutil
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -43,12 +42,12 @@ from spark_timely.log.background import at_once, begun
 from spark_timely.log.files.parquet import SAMPLE_ROWS, describe_file, dictionary_columns, open_parquet
 from spark_timely.log.machine.state import DataFile
 from spark_timely.log.store.storage import TableStorage
-from spark_timely.masking import masked_logger
 from spark_timely.protocol.policy import FrontierPolicy, bad_time_hint, late_error
 from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.plan import CapturePlan, Standing, find_log
+from spark_timely.spark.base.observed import observed
 from spark_timely.spark.capture.classify import RowClass, digest_in
 from spark_timely.spark.scan import spark_root
 from spark_timely.spark.session import changed_settings
@@ -61,8 +60,6 @@ if TYPE_CHECKING:
 
     from spark_timely.conf.options import SinkOptions
 
-_log = masked_logger("spark_timely.sink")
-
 
 # Without microseconds Spark writes INT96, which has no statistics; rebasing would move old dates.
 _CONF = {
@@ -71,7 +68,6 @@ _CONF = {
     # One open file per class of rows, instead of a sort of all rows by class.
     "spark.sql.maxConcurrentOutputFileWriters": str(2 * len(RowClass)),
 }
-_OBSERVED_WAIT_S = 60.0
 _READERS = 4
 # Measured on 10 million rows: the Python writer's 128 Ki make `capture` 5 % slower, 512 Ki change nothing;
 # a replay of a hundredth of the times takes as long with any of the three.
@@ -113,27 +109,6 @@ def counted(
         return data, None
     seen = Observation()
     return data.observe(seen, *map(functions.expr, sums)), seen
-
-
-def _observed(seen: Observation | None) -> Mapping[str, int | None]:
-    """Return what Spark has computed within the job; nothing where it was not asked, or does not say."""
-    if seen is None:
-        return {}
-    found: Future[Mapping[str, int | None]] = Future()
-
-    def wait() -> None:
-        try:
-            found.set_result(seen.get)
-        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
-            found.set_exception(error)
-
-    # Spark drops events when its listeners are too slow. An observation without its event waits for ever.
-    threading.Thread(target=wait, daemon=True).start()
-    try:
-        return found.result(timeout=_OBSERVED_WAIT_S)
-    except TimeoutError:
-        _log.warning("found no counts of a write job after %s s: Spark may have dropped the event", _OBSERVED_WAIT_S)
-        return {}
 
 
 # Fewer rows are sorted in no time, and say little of the next ones.
@@ -324,7 +299,7 @@ class Staged:
                 described = [self._described(path, event) for path in paths]
                 files[row_class] = [file for file in described if file.n_rows]
             flushed.result()
-        counts = self.counts = _observed(self.written)
+        counts = self.counts = {} if self.written is None else observed(self.written)
         n_stored = sum(_n_rows(files, kind) for kind in files)
         self._check_all_there(n_stored, found.get(RowClass.PROGRESS, []), counts.get("n"))
         if self.uniform:

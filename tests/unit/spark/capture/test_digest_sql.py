@@ -15,6 +15,7 @@ from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructTy
 
 from spark_timely import errors
 from spark_timely.canonical.row_hash import RowsDigest
+from spark_timely.spark.base import observed
 from spark_timely.spark.capture import foreach_batch, staging
 from spark_timely.spark.capture.classify import digest_in, row_hash_sql
 from tests.unit.sink.driver import rows
@@ -59,7 +60,7 @@ def capture(path: Path, monkeypatch: pytest.MonkeyPatch, table: pa.Table, counts
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counts]:
     """Return an observation that never ends, and wait for it no longer than a moment."""
-    monkeypatch.setattr(staging, "_OBSERVED_WAIT_S", 0.01)
+    monkeypatch.setattr(observed, "WAIT_S", 0.01)
     counts = Counts(None)
     yield counts
     counts.free.set()
