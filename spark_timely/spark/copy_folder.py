@@ -245,6 +245,7 @@ def finish(attempt: Attempt, written: Written) -> int:
         _delete_attempts(storage)
         _check_alone(attempt, names)
         storage.flush([""], always=True)
+        storage.flush_place()
         _check_owned(attempt)
     except RolledBackError:
         # The folder may be another's by now: nothing of this attempt stays in it.

@@ -76,7 +76,8 @@ def test_copy_killed_at_any_moment_looks_unfinished(spark: SparkSession, log: Lo
     held: Rows = Counter()
     for step in range(2):
         append(log, step, held)
-    for number, (moment, more_s) in enumerate(moments(["while"], ["begun", "while", "written", "deleted"], "copy")):
+    drawn = moments(["while"], ["begun", "while", "written", "named", "deleted"], "copy")
+    for number, (moment, more_s) in enumerate(drawn):
         place = tmp_path / f"copy-{number}"
         spec = {"what": "copy", "log": log.path, "place": str(place), "die": moment, "more_s": more_s}
         job = Job("answers_job.py", spec, tmp_path / f"runs-{number}")

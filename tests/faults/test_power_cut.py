@@ -5,6 +5,7 @@ What was acknowledged is there; what was not is absent or whole; and the log can
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -24,8 +26,11 @@ from spark_timely.interop.writer import capture_bytes
 from spark_timely.log.log import create_log, forget_logs, open_log
 from spark_timely.log.store import checkpoints as delta_upkeep
 from spark_timely.log.store import delta as delta_store
+from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import FileStorage
 from spark_timely.protocol.replay import Limits
+from spark_timely.spark import copy_folder
+from spark_timely.spark.copy_folder import INCOMPLETE
 from spark_timely.spark.dataflow_tasks import catalog_of
 from tests.faults.power_cut import PowerCut, choices, lay_out
 from tests.property.test_dataflow import runner
@@ -300,6 +305,41 @@ def test_import(disk: Path, tmp_path: Path) -> None:
         assert sorted(found.messages().column(found.schema.names[0]).to_pylist()) == all_of_them
 
     assert after_each_cut(power, check) > 20
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_copy_without_its_sign_is_whole(
+    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    """Files of a copy, named in the folder by links, or by renaming them where there are none."""
+
+    def check(path: Path, told: tuple[Any, ...]) -> None:
+        folder = path / "copy"
+        if told:
+            assert folder.exists()
+        found = sorted(folder.glob("*.parquet"))
+        if (folder / INCOMPLETE).exists():
+            assert not told
+        elif found or told:
+            assert sorted(v for file in found for v in pq.read_table(file)["v"].to_pylist()) == list(range(6))
+            assert found == sorted(folder.rglob("*.*"))
+        else:
+            assert list(folder.rglob("*.*")) == []
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    with PowerCut(disk, tmp_path / "shadow") as power:
+        if not links:
+            monkeypatch.setattr(os, "link", refuse)
+        attempt = copy_folder.begin(open_storage(disk / "copy"), "copy", {})
+        for name in (f"part-{number}.parquet" for number in range(3)):
+            values = pa.table({"v": range(int(name[5]) * 2, int(name[5]) * 2 + 2)})
+            with open_storage(disk / "copy").open_output(f"{attempt.folder}/{name}") as file:
+                pq.write_table(values, file)
+        assert copy_folder.finish(attempt, copy_folder.Written(6)) == 6
+        tell(power, "copied")
+    assert after_each_cut(power, check) > 10
 
 
 def test_outputs_of_a_dataflow(disk: Path, tmp_path: Path) -> None:

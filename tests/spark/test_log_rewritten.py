@@ -135,7 +135,7 @@ def test_shallow_clone_is_refused_with_and_without_vectors(spark: SparkSession, 
     log.writer(owner="me").append(pa.table({"_time": range(100), "v": range(100)}), advance_to=50)
     made = f"{log_path}-clone"
     spark.sql(f"CREATE TABLE delta.`{made}` SHALLOW CLONE delta.`{log_path}`")
-    with pytest.raises(LogFormatError, match=f"found file 'file:.*{log_path}/.*, which is outside of its folder"):
+    with pytest.raises(LogFormatError, match=r"found file 'file:.*, which is outside of its folder"):
         open_log(made)
     spark.sql(f"ALTER TABLE delta.`{made}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     spark.sql(f"DELETE FROM delta.`{made}` WHERE v = 7")

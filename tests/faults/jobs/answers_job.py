@@ -52,9 +52,11 @@ def main() -> None:
     place, moment = Path(spec["place"]), str(spec["die"])
     spark = spark_timely.session("answers", master="local[2]", delta=True, **{"spark.ui.enabled": "false"})
     if moment == "begun":
-        die_after(copy_to, "_begin")
+        die_after(copy_to, "begin")
     elif moment == "written":
         die_after(copy_to, "_written")
+    elif moment == "named":
+        die_after(FileStorage, "give_name")
     elif moment == "deleted":
         die_after(FileStorage, "delete")
     elif moment == "merged":
