@@ -235,7 +235,7 @@ def copy_to(
                 hint=f"check space and permissions, then delete the folder: {INCOMPLETE} stays in it",
                 context={"path": storage.uri},
             ) from error
-        except BaseException:  # this process is told to end, and would leave the job behind
+        except BaseException:  # this process ends, and would leave the job behind
             end_tagged(session, made.tag)
             raise
         return finish(made, written)

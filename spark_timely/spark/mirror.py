@@ -14,9 +14,9 @@ Invariants
 4. Nobody else may have changed the rows or columns. Every commit of the table since the position that was planned from
    is looked at; what moves files about, as OPTIMIZE does, changes no row.
 5. Settings that stamp commits belong to a session of the mirror's own: no other write of the user gets them.
-6. A step whose job went on after the table was deleted may commit into the one that was made in its place, or make one
-   whose files are gone. Such a table is refused: a position says which one it follows, and the files of a first one are
-   looked for.
+6. A step whose job continued after the table was deleted may commit into the one that was made in its place, or make
+   one whose files are gone. Such a table is refused: a position says which one it follows, and the files of a first one
+   are looked for.
 """
 
 from __future__ import annotations

@@ -318,7 +318,7 @@ def test_names_in_a_store_are_whole_copies(place: Place, monkeypatch: pytest.Mon
             assert pq.read_table(file)["v"].to_pylist() == ["x" * size]
 
 
-def test_copy_that_lost_its_folder_in_a_store_takes_its_names_away(place: Place) -> None:
+def test_copy_that_lost_its_folder_takes_its_names_away(place: Place) -> None:
     storage = open_storage(f"{place.url}/copy", place.options)
     own = begin(storage, "copy", {})
     storage.write(f"{own.folder}/part-0.csv", b"a\n")

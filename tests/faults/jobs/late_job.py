@@ -11,7 +11,7 @@ Run as ``python late_job.py SPEC.json``. Keys of the specification:
 ``web``
     Where that server's jobs are asked for.
 ``kills``
-    How many clients are killed one after another, and judged; null for a client itself, which acts once on ``number``.
+    How many clients are killed one after another, and judged.
 
 What was found is printed, one line of JSON for each kill.
 """
@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
 import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -47,7 +46,7 @@ from spark_timely.spark.compute import ComputeInstance
 from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
 from tests.faults.harness import alive, descendants, wait_until
 
-N = 1_500_000
+N = 600_000
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 UPPER = 2
 Act = Callable[[SparkSession, Path, Path], object]
@@ -176,39 +175,53 @@ def running(web: str) -> bool:
     return bool(json.loads(urlopen(f"{web}/{application['id']}/jobs?status=running").read()))
 
 
+def client(place: str, url: str | None, folder: Path, log: Path, target: Path) -> None:
+    """Do it, to be killed on the way."""
+    out = os.open(target.with_suffix(".txt"), os.O_CREAT | os.O_WRONLY)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    ACTS[place](session(url, folder), log, target)
+
+
 class Judge:
-    """Kills clients and looks at what is there."""
+    """Kills clients and looks at what is there.
+
+    Clients are forked by a process that has imported everything, and has neither threads nor a session.
+    """
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.place, self.folder, self.spec = str(spec["place"]), Path(spec["folder"]), spec
+        self.log = self.folder / "log"
+        self.clients = multiprocessing.get_context("forkserver")
+        self.clients.set_forkserver_preload(["__main__"])
         self.spark = session(spec["url"], self.folder)
         self.rng = random.Random(spec["seed"])
         self.wanted = (N, 0) if self.place == "created" else (N, (N + 1) // 2)
 
     def kill_one(self, number: int) -> dict[str, Any]:
-        log, target = self.folder / f"log-{number}", self.folder / f"out-{number}"
-        inputs(log)
-        if self.place == "merged":
-            mirrored(self.spark, log, target)
-        if self.place != "created":
-            move(log)
+        log, target = self.log, self.folder / f"out-{number}"
+        if self.place == "merged" or not log.exists():  # what was merged is not merged again
+            shutil.rmtree(log, ignore_errors=True)
+            inputs(log)
+            if self.place == "merged":
+                mirrored(self.spark, log, target)
+            if self.place != "created":
+                move(log)
         before = set(target.rglob("*.parquet"))
-        spec = {**self.spec, "kills": None, "number": number}
-        file = self.folder / f"client-{number}.json"
-        file.write_text(json.dumps(spec))
-        with (self.folder / f"client-{number}.txt").open("w") as out:
-            client = subprocess.Popen([sys.executable, __file__, str(file)], stdout=out, stderr=subprocess.STDOUT)
+        killed = self.clients.Process(target=client, args=(self.place, self.spec["url"], self.folder, log, target))
+        killed.start()
+        assert killed.pid is not None
         begun = lambda: bool({*target.rglob("part-*"), *target.rglob("*.parquet")} - before)  # noqa: E731
-        wait_until(lambda: begun() or client.poll() is not None, deadline_s=240, what="a file", step_s=0.005)
-        time.sleep(self.rng.uniform(0.0, 0.8))
-        below, early = descendants(client.pid), client.poll() is not None
-        client.send_signal(signal.SIGKILL)
-        client.wait()
+        wait_until(lambda: begun() or not killed.is_alive(), deadline_s=240, what="a file", step_s=0.005)
+        time.sleep(self.rng.uniform(0.0, 0.6))
+        below = descendants(killed.pid)
+        late = (lambda: running(self.spec["web"])) if self.spec["web"] else (lambda: any(map(alive, below)))
+        killed.kill()
+        killed.join()
+        found: dict[str, Any] = {"late": late()}
         if self.place in DELETED:
             remove(target)
-        found: dict[str, Any] = {"early": early, "at once": self.act(log, target)}
-        late = (lambda: running(self.spec["web"])) if self.spec["web"] else (lambda: any(map(alive, below)))
-        found["late"] = late()
+        found["at once"] = self.act(log, target)
         if found["at once"] == "whole":
             names = outside(target)
         wait_until(lambda: not late(), deadline_s=300, what="the end of the late job", step_s=0.05)
@@ -220,7 +233,7 @@ class Judge:
         else:
             found["after"] = self.again(log, target, found)
         if found["after"] == "whole":
-            for path in (log, target, target.with_name(f"{target.name}-instance")):
+            for path in (target, target.with_name(f"{target.name}-instance")):
                 shutil.rmtree(path, ignore_errors=True)
         return found
 
@@ -253,16 +266,11 @@ class Judge:
 
 
 def main() -> None:
-    """Kill and judge, or be one who is killed."""
+    """Kill and judge."""
     spec = json.loads(Path(sys.argv[1]).read_text())
-    folder = Path(spec["folder"])
-    if spec["kills"] is None:
-        number = spec["number"]
-        ACTS[spec["place"]](session(spec["url"], folder), folder / f"log-{number}", folder / f"out-{number}")
-        return
     judge = Judge(spec)
     for number in range(spec["kills"]):
-        sys.stdout.write(f"FOUND {json.dumps(judge.kill_one(number))}\n")
+        sys.stdout.write(f"\nFOUND {json.dumps(judge.kill_one(number))}\n")
         sys.stdout.flush()
     os._exit(0)  # Connect would ask its server once more
 
