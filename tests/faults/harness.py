@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -31,6 +32,23 @@ END_DEADLINE_S = 300.0
 def quick_java() -> str:
     """Return the options of such a JVM, and those that all JVMs of the tests have: see `tests.class_archive`."""
     return f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {QUICK}".lstrip()
+
+
+def run_forked(main: Callable[..., None], *args: object) -> int:
+    """Run a function in a process of its own; return its exit code, which a signal that kills it makes negative.
+
+    The process is forked of one that has imported what such functions need: to import it takes longer than they do.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.faults.jobs.continual_job"])
+    process = context.Process(target=main, args=args)
+    process.start()
+    process.join(120)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+        raise DeadlineError("the process did not end within 120 s")
+    return process.exitcode
 
 
 class DeadlineError(AssertionError):

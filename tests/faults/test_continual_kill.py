@@ -9,7 +9,6 @@ right at every time before its upper, and what was never part of it changes noth
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import signal
 from collections import Counter
@@ -21,7 +20,7 @@ import pytest
 
 import spark_timely as st
 from spark_timely.errors import LogMissingError
-from tests.faults.harness import Job, long_lane, seed_of_run, tell
+from tests.faults.harness import Job, long_lane, run_forked, seed_of_run, tell
 from tests.faults.jobs import continual_job as job
 from tests.faults.jobs import continual_spark_job as spark_job
 from tests.oracles.continual import Began, History, Row, Task, Update
@@ -92,17 +91,6 @@ def check(folder: Path, histories: dict[str, History], at: int) -> None:
     assert log.verify().legal
 
 
-def run(folder: Path, told: Path, at: int | None) -> int:
-    """Run the task in a process of its own, which is killed at a step; return its exit code."""
-    process = multiprocessing.get_context("spawn").Process(target=job.main, args=(str(folder), str(told), at))
-    process.start()
-    process.join(120)
-    if process.exitcode is None:
-        process.kill()
-    assert process.exitcode is not None, "it did not end"
-    return process.exitcode
-
-
 def test_task_killed_between_any_two_steps(tmp_path: Path) -> None:
     seed = seed_of_run()
     tell(f"seed {seed}")
@@ -117,7 +105,7 @@ def test_task_killed_between_any_two_steps(tmp_path: Path) -> None:
     while ended_at < UP_TO:
         # A later step each time, from the first one on; a process that does less than that ends by itself.
         number = number + 1 if long_lane() else number + rng.randint(8, 40)
-        code = run(tmp_path, told, number)
+        code = run_forked(job.main, str(tmp_path), str(told), number)
         assert code in (0, -signal.SIGKILL), f"seed {seed}"
         check(tmp_path, histories, at)
         killed.append(number if code else -1)

@@ -10,7 +10,6 @@ killed one left on the disk is deleted in the end.
 
 from __future__ import annotations
 
-import multiprocessing
 import shutil
 import signal
 from collections import Counter
@@ -26,7 +25,7 @@ from spark_timely.log import Log
 from spark_timely.log.files.format import EVENTS
 from spark_timely.log.log import create_log
 from tests.conformance.logs import stored
-from tests.faults.harness import long_lane, tell
+from tests.faults.harness import long_lane, run_forked, tell
 from tests.faults.jobs import forgetting_job as job
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
@@ -48,17 +47,6 @@ def make(path: Path, kind: str) -> None:
         job.append(log, batch)
     log.retain("kept", [4], owner="kept")
     log.allow_compaction([2])
-
-
-def run(path: Path, told: Path, at: int | None) -> int:
-    """Do all actions in a process of its own; return its exit code."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["spark_timely.log.log", "tests.faults.jobs.forgetting_job"])
-    process = context.Process(target=job.main, args=(str(path), str(told), at))
-    process.start()
-    process.join(120)
-    assert process.exitcode is not None, "it did not end"
-    return process.exitcode
 
 
 def expected(kind: str, n_batches: int, *, since: int = 0, lower: int = 0) -> Rows:
@@ -136,7 +124,7 @@ def test_process_killed_between_any_two_steps(kind: str, tmp_path: Path) -> None
     check(job.opened(str(tmp_path / "begin")), [0])
     still = tmp_path / "still"
     shutil.copytree(tmp_path / "begin", still)
-    assert run(still, tmp_path / "told", None) == 0
+    assert run_forked(job.main, str(still), str(tmp_path / "told"), None) == 0
     n_steps = int((tmp_path / "told.steps").read_text())
     log = job.opened(str(still))
     digest = log.verify(since=log.since()).digest
@@ -149,7 +137,7 @@ def test_process_killed_between_any_two_steps(kind: str, tmp_path: Path) -> None
     for at in range(first, n_steps, stride):
         path, told = tmp_path / f"log {at}", tmp_path / f"told {at}"
         shutil.copytree(tmp_path / "begin", path)
-        assert run(path, told, at) == -signal.SIGKILL, f"step {at}"
+        assert run_forked(job.main, str(path), str(told), at) == -signal.SIGKILL, f"step {at}"
         done = len(told.read_text().split()) if told.exists() else 0
         in_actions[done] += 1
         try:
