@@ -19,7 +19,6 @@ Invariants
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import secrets
@@ -45,6 +44,7 @@ from spark_timely.log import Log
 from spark_timely.log.files.parquet import file_times, open_parquet, read_file
 from spark_timely.log.machine.since import as_of_since
 from spark_timely.log.reader import check_between, seen_rows
+from spark_timely.log.store.storage import NO_LINKS
 from spark_timely.protocol.replay import lexicographically_below
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import DiffArray, IntArray, less_equal, unique_times
@@ -548,9 +548,6 @@ def _change(before: IntArray, after: IntArray) -> tuple[IntArray, DiffArray] | N
     return times, np.repeat(np.array([1, -1], np.int64), [len(gained), len(lost)])
 
 
-_NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK}
-
-
 class WholeFiles:
     """Opens files for writing, all for one export.
 
@@ -665,7 +662,7 @@ class WholeFiles:
         except (FileExistsError, FileNotFoundError):
             raise self._there(path) from None
         except OSError as error:
-            if error.errno not in _NO_LINKS:
+            if error.errno not in NO_LINKS:
                 raise
             if os.path.lexists(path):
                 raise self._there(path) from None
