@@ -96,6 +96,7 @@ _CSV: Final = {
     "compression": "none",
 }
 _TASK: Final = "of task\n"  # a name that no column of anybody has
+_ROWS_OF_A_TASK: Final = 1 << 33  # numbers that Spark's increasing ids have for each
 _PLAIN: Final = (
     BooleanType, CharType, DateType, NumericType, StringType, TimestampNTZType, TimestampType, VarcharType
 )  # fmt: skip
@@ -313,8 +314,9 @@ def _written(frame: DataFrame, root: str, format_: Format, most: int) -> Written
 
     # Right before the files: a task that is repeated counts once.
     seen, n_rows = Observation(), F.count(F.lit(1)).alias("n")
-    if format_ == "csv":  # has no footers: which tasks had rows is noted
-        tasks = frame.withColumn(_TASK, F.spark_partition_id())
+    if format_ == "csv":  # has no footers: which tasks had rows is noted, by the first row of each
+        is_first = F.monotonically_increasing_id() % _ROWS_OF_A_TASK == 0
+        tasks = frame.withColumn(_TASK, F.when(is_first, F.spark_partition_id()))
         counted = tasks.observe(seen, n_rows, F.collect_set(quoted(_TASK)).alias("tasks")).drop(_TASK)
     else:
         counted = frame.observe(seen, n_rows)
