@@ -5,7 +5,6 @@ Only what was started here is ever ended, by its id.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -13,7 +12,6 @@ import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from urllib.request import urlopen
 
 import pyspark
 from delta import configure_spark_with_delta_pip
@@ -73,12 +71,6 @@ class ConnectServer:
         match = found()
         assert match is not None
         return match[1]
-
-    def running(self) -> list[int]:
-        """Return the jobs that run, whoever asked for them."""
-        (application,) = json.loads(urlopen(self.web).read())
-        jobs = json.loads(urlopen(f"{self.web}/{application['id']}/jobs?status=running").read())
-        return [int(job["jobId"]) for job in jobs]
 
     def __enter__(self) -> Self:
         return self

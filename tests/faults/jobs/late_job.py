@@ -46,7 +46,7 @@ from spark_timely.spark.compute import ComputeInstance
 from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
 from tests.faults.harness import alive, descendants, wait_until
 
-N = 600_000
+N = 300_000
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 UPPER = 2
 Act = Callable[[SparkSession, Path, Path], object]
@@ -61,17 +61,21 @@ def append(log: Any, time_: int, updates: list[tuple[int, int, int, int]], upper
         "k": np.concatenate([k for k, *_ in parts]),
         "v": np.concatenate([np.full(len(k), v) for k, v, _ in parts]),
     }
+    if log.kind != "collection":
+        del columns["_diff"]
     log.writer(owner="tests").append(pa.table(columns), advance_to=upper)
 
 
-def inputs(path: Path) -> None:
-    """Make a collection of all keys with v=0, of which each second one gets v=1 at time 1."""
-    log = st.create_log(path, SCHEMA, minimum=(0,), kind="collection")
+def inputs(path: Path, place: str) -> None:
+    """Make a log of all keys with v=0, of which each second one gets v=1 at time 1; for SQL by a further event."""
+    log = st.create_log(path, SCHEMA, minimum=(0,), kind="stream" if place == "sql" else "collection")
     append(log, 0, [(0, 1, 0, 1)], 1)
 
 
 def move(path: Path) -> None:
-    append(st.open_log(path), 1, [(0, 2, 0, -1), (0, 2, 1, 1)], UPPER)
+    log = st.open_log(path)
+    taken = [(0, 2, 0, -1)] if log.kind == "collection" else []
+    append(log, 1, [*taken, (0, 2, 1, 1)], UPPER)
 
 
 # What is done -----------------------------------------------------------------------------------------
@@ -144,6 +148,12 @@ def rows_of(place: str, target: Path) -> tuple[int, int]:
     return table.num_rows, int(np.sum(table["v"].to_numpy()))
 
 
+def rows_files(target: Path) -> set[Path]:
+    """Return the files of rows, whole or not: a log has others from its creation on."""
+    found = {*target.rglob("part-*"), *target.rglob("*.parquet")}
+    return {path for path in found if "_event=" not in str(path) or "_event=message" in str(path)}
+
+
 def outside(target: Path) -> set[str]:
     """Return the files of a folder, but for those below the folder of an attempt."""
     found = (path.relative_to(target) for path in target.rglob("*") if path.is_file())
@@ -196,24 +206,27 @@ class Judge:
         self.clients.set_forkserver_preload(["__main__"])
         self.spark = session(spec["url"], self.folder)
         self.rng = random.Random(spec["seed"])
-        self.wanted = (N, 0) if self.place == "created" else (N, (N + 1) // 2)
+        half = (N + 1) // 2
+        self.wanted = {"created": (N, 0), "capture": (N + 2 * half, half), "sql": (N + half, half)}.get(
+            self.place, (N, half)
+        )
 
     def kill_one(self, number: int) -> dict[str, Any]:
         log, target = self.log, self.folder / f"out-{number}"
         if self.place == "merged" or not log.exists():  # what was merged is not merged again
             shutil.rmtree(log, ignore_errors=True)
-            inputs(log)
+            inputs(log, self.place)
             if self.place == "merged":
                 mirrored(self.spark, log, target)
             if self.place != "created":
                 move(log)
-        before = set(target.rglob("*.parquet"))
+        before = rows_files(target)
         killed = self.clients.Process(target=client, args=(self.place, self.spec["url"], self.folder, log, target))
         killed.start()
         assert killed.pid is not None
-        begun = lambda: bool({*target.rglob("part-*"), *target.rglob("*.parquet")} - before)  # noqa: E731
+        begun = lambda: bool(rows_files(target) - before)  # noqa: E731
         wait_until(lambda: begun() or not killed.is_alive(), deadline_s=240, what="a file", step_s=0.005)
-        time.sleep(self.rng.uniform(0.0, 0.6))
+        time.sleep(self.rng.uniform(0.0, 0.4))
         below = descendants(killed.pid)
         late = (lambda: running(self.spec["web"])) if self.spec["web"] else (lambda: any(map(alive, below)))
         killed.kill()
