@@ -27,6 +27,7 @@ from spark_timely.errors import (
     SchemaMismatchError,
     UpperMismatchError,
 )
+from spark_timely.log.cut import cut
 from spark_timely.spark import mirror as module
 from spark_timely.spark.mirror import Mirror, Position, mirror_to
 from spark_timely.time.antichain import Antichain
@@ -230,7 +231,7 @@ def test_one_who_plans_from_what_is_old_changes_nothing(
     assert [position.number for _, position in positions(table)] == [0, 1]
 
 
-@pytest.mark.parametrize("key", ["k", None])
+@pytest.mark.parametrize("key", ["k", None] if long_lane() else ["k"])
 def test_late_step_into_a_table_made_again_is_refused(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
@@ -295,16 +296,12 @@ def test_late_commit_behind_versions_that_are_gone_is_refused(spark: SparkSessio
     assert mirror.tag in str(found.value.hint)
 
 
-def test_position_of_an_earlier_version_follows_anything(spark: SparkSession, tmp_path: Path) -> None:
-    world, table = Changing(tmp_path, 12, keyed=True), tmp_path / "table"
-    world.move()
-    mirror = mirror_to(spark, world.log, table, key="k")
-    mirror.step()
-    position = mirror.position()
-    assert position is not None
-    said = json.loads(position.to_text())
-    del said["follows"]
-    assert Position.from_text(json.dumps(said)) == position
+def test_position_of_an_earlier_version_follows_anything(tmp_path: Path) -> None:
+    world = Changing(tmp_path, 12, keyed=True)
+    position = Position(cut([world.log]), 0, -1, ("k",), "columns", "attempt")
+    earlier = json.loads(position.to_text())
+    del earlier["follows"]
+    assert Position.from_text(json.dumps(earlier)) == position
 
 
 def test_harmless_commits_of_others_are_let_be(spark: SparkSession, tmp_path: Path) -> None:
