@@ -207,9 +207,9 @@ class Judge:
         self.spark = session(spec["url"], self.folder)
         self.rng = random.Random(spec["seed"])
         half = (N + 1) // 2
-        self.wanted = {"created": (N, 0), "capture": (N + 2 * half, half), "sql": (N + half, half)}.get(
-            self.place, (N, half)
-        )
+        wanted = {"created": (N, 0), "capture": (N + 2 * half, half)}  # a capture takes retractions as rows
+        wanted |= dict.fromkeys(("sql", "task"), (N + half, half))  # a task takes what is inserted
+        self.wanted = wanted.get(self.place, (N, half))
 
     def kill_one(self, number: int) -> dict[str, Any]:
         log, target = self.log, self.folder / f"out-{number}"
