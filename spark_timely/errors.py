@@ -30,6 +30,7 @@ __all__ = [
     "ClosedError",
     "CyclicSummaryError",
     "DataLossError",
+    "ForeignChangeError",
     "InvalidBoundsError",
     "InvalidOptionError",
     "InvalidShapeError",
@@ -507,6 +508,19 @@ class RolledBackError(TimelyError):
     """
 
     sqlstate = "55000"
+
+
+class ForeignChangeError(TimelyError):
+    """Another program changed rows of a log: deleted, updated or inserted some, and nobody undid it.
+
+    Nothing is delivered from it, and nothing of it is merged, forgotten or deleted, until it is undone: restore the
+    table to the version that the message names. Maintenance by others that changes no rows, such as OPTIMIZE, is never
+    refused.
+    """
+
+    sqlstate = "55000"
+
+    changed_at = _Value("Versions of the table in which rows were changed.")
 
 
 class WaitTimeoutError(TimelyError, TimeoutError):

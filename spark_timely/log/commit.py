@@ -205,6 +205,7 @@ def _written(
 ) -> _StreamAttempt:
     """Write the progress files of new states, and return the attempt to commit them from the present snapshot."""
     store = states.store
+    states.check_may_continue({state.stream for state in new})
     store.check_writable()
     batches = [batch_rows(store.format, state) for state in new]
     progress = [

@@ -27,7 +27,6 @@ from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.errors import InvalidUsageError, LogFormatError
 from spark_timely.log.commit import as_data_files, discard
 from spark_timely.log.compaction import SUMMED, ForgettingReport, read_known, replace_files, were_summed
-from spark_timely.log.files.format import FORGETFUL_VERSION
 from spark_timely.log.files.parquet import (
     TARGET_FILE_BYTES,
     read_file,
@@ -387,7 +386,7 @@ def forget_commits(states: StreamStates, stream: str, *, at_least: int = 1, pati
     old = mine.select(mine.seq_lo <= base)
     table = pa.concat_tables(side_by_side(store.storage, states.rows_in, old.paths.tolist()))
     table = with_base(distinct_rows(form, table), stream, base)
-    raise_format(states)
+    say_that_it_forgets(states)
     new = write_progress_file(store.storage, table, stream, int(old.seq_hi.max()), form.domain)
     if not replace_files(store, old, [new], patience):
         return 0
@@ -396,24 +395,24 @@ def forget_commits(states: StreamStates, stream: str, *, at_least: int = 1, pati
 
 
 @dataclass(frozen=True, slots=True)
-class _FormatRaised(Attempt):
+class _SaysThatItForgets(Attempt):
     store: Store
 
     def put(self) -> None:
-        self.store.raise_format(FORGETFUL_VERSION)
+        self.store.change_facts(replace(self.store.format, forgets=True))
 
     def has_landed(self) -> bool:
-        return self.store.format.version >= FORGETFUL_VERSION
+        return self.store.format.forgets
 
 
-def raise_format(states: StreamStates) -> None:
-    """Let libraries refuse the log that do not know that a log forgets (invariant 2)."""
+def say_that_it_forgets(states: StreamStates) -> None:
+    """Put it into the facts of the log that it forgets (invariant 2)."""
     store = states.store
     commit_loop(
-        f"raise the format of log {store.path!r}",
+        f"change the facts of log {store.path!r}",
         context={"path": store.path},
         store=store,
-        decide=lambda _: Settled(None) if store.format.version >= FORGETFUL_VERSION else _FormatRaised(store),
+        decide=lambda _: Settled(None) if store.format.forgets else _SaysThatItForgets(store),
         done=lambda: None,
     )
 
@@ -463,7 +462,7 @@ def _replaced(
         return rewriting
 
     try:
-        raise_format(states)
+        say_that_it_forgets(states)
         return commit_loop(
             f"forget messages of log {store.path!r}",
             context={"path": store.path},

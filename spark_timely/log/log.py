@@ -42,6 +42,7 @@ from spark_timely.log.commit import add_columns, append, discard, drop_unclaimed
 from spark_timely.log.compaction import CompactionReport, compact, merge_progress_files, merge_small_files
 from spark_timely.log.files.format import LogFormat, check_stream_name
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, check_codec, side_by_side, write_progress_file
+from spark_timely.log.foreign import describe_change
 from spark_timely.log.forgetting import forget, forget_dead, forget_inline
 from spark_timely.log.machine.decide import closed_stream, missing_stream
 from spark_timely.log.machine.since import Keep, check_may_read, needed_as_of, needed_from
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
 
     from spark_timely.log.files.format import LogKind
     from spark_timely.log.files.index import FileIndex
+    from spark_timely.log.machine.judge import ForeignChange
     from spark_timely.log.machine.since import Retainer, Retention
     from spark_timely.log.machine.state import DataFile
     from spark_timely.log.retention import Retaining
@@ -197,7 +199,7 @@ class Log:
         kinds = ", ".join(found["times"])
         columns = ", ".join(f"{name} {kind}" for name, kind in found["columns"].items())
         facts = [
-            ("frontier", domain.show_frontier(self.frontier())),
+            ("frontier", domain.show_frontier(self._states.counts().frontier)),
             ("kind", f"{self.kind}, times of type {kinds}"),
             ("columns", columns),
             ("messages", counted(found["messages"])),
@@ -316,6 +318,11 @@ class Log:
         """Return the files of messages in the snapshot, with bounds of what is in each."""
         return self._states.files("message")
 
+    def foreign_changes(self) -> tuple[ForeignChange, ...]:
+        """Return what other programs changed in the log, and nobody undid, as of the snapshot: readers refuse it."""
+        with self._lock:
+            return self.store.foreign_changes()
+
     def dead_files(self) -> FileIndex:
         """Return the files of dead letters in the snapshot."""
         return self._states.files("dead")
@@ -402,6 +409,7 @@ class Log:
 
     def counts(self) -> StreamCounts:
         """Return the capabilities held by all streams together, unclaimed ones included."""
+        self._states.check_untouched()
         return self._states.counts()
 
     def frontier(self) -> Antichain:
@@ -813,6 +821,7 @@ class Log:
         Antichain.of(0)
         """
         with self._lock:
+            self._states.check_untouched()
             return retention_of(self._states).since
 
     def check_may_read(self, needed: Antichain, *, what: str, consumer: str | None = None) -> None:
@@ -1437,7 +1446,7 @@ class Log:
         >>> log.describe()["frontier"], log.describe()["unclaimed"]
         ('[0]', 2)
         """
-        files, dead = self.files(), self.dead_files()
+        files, dead = self.store.live.index("message"), self.dead_files()
         domain = self.domain
         return {
             "path": self.path,
@@ -1448,7 +1457,7 @@ class Log:
             **domain.to_json(),
             "columns": {f.name: str(f.type) for f in self.schema},
             "nullable": self.nullable,
-            "frontier": domain.render_frontier(self.frontier()),
+            "frontier": domain.render_frontier(self._states.counts().frontier),
             "unclaimed": self.unclaimed,
             "streams": {
                 name: {
@@ -1500,6 +1509,8 @@ class Log:
         """
         with self._lock:
             size = size_of(f"could not compact log {self.path!r}", "target_file_size", target_file_size)
+            self.refresh()
+            self._states.check_untouched()
             forgotten = forget(self._states, target_file_size=size) if logical else None
             if logical:
                 forget_dead(self._states, clock=self._now())
@@ -1558,6 +1569,7 @@ class Log:
             raise InvalidUsageError(msg, hint=str(error), context={"path": self.path}) from error
         with self._lock:
             self.refresh()
+            self._states.check_untouched()
             now = self._now()
             readers = bool(retention_of(self._states).alive(now))
             return vacuum(
@@ -1588,6 +1600,7 @@ class Log:
             )
 
     def _keep_up(self, states: StreamStates, stream: str, *, merges: bool) -> None:
+        states.check_untouched()  # what others changed, and what it was before, are evidence
         if merges and self.merge_every is not None:
             with self._upkeep(_MERGING):
                 merge_progress_files(states, stream, self.merge_every)
@@ -1609,6 +1622,7 @@ class Log:
     def tidy(self) -> None:
         """Write a checkpoint of the table, and delete old entries of its log. A failure is kept as a problem."""
         with self._lock, self._upkeep(_TIDYING):
+            self._states.check_untouched()
             self.store.tidy(now=True)
             self._put_off.pop(_TIDYING, None)
 
@@ -1636,7 +1650,8 @@ class Log:
         Cost: one look at the directory of the table's log.
         """
         with self._lock:
-            return [*self._put_off.values(), *self.store.problems()]
+            others = [f"another program changed rows: {describe_change(each)}" for each in self.store.foreign_changes()]
+            return [*others, *self._put_off.values(), *self.store.problems()]
 
 
 class MemoryLog(Log):

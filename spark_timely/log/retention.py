@@ -29,7 +29,6 @@ import pyarrow.compute as pc
 
 from spark_timely.errors import LogDamagedError, OwnershipError, SinceViolationError, TimelyError
 from spark_timely.log.commit import as_data_files, discard
-from spark_timely.log.files.format import FORGETFUL_VERSION
 from spark_timely.log.files.parquet import read_progress, side_by_side, write_progress_file
 from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
 from spark_timely.log.machine.history import History
@@ -80,7 +79,7 @@ def retention_of(states: StreamStates) -> Retention:
     store = states.store
     newest = _newest(store.live.index("since"))
     if not newest:
-        if store.format.version >= FORGETFUL_VERSION or len(store.live.index("retain")):
+        if store.format.forgets or len(store.live.index("retain")):
             raise _lost(store, "no row that says from where it can be read")
         return everything(store.format.domain)
     paths = (*newest, *_newest(store.live.index("retain")))
@@ -244,6 +243,7 @@ def _changed(states: StreamStates, what: str, decide: Callable[[Retention], Rete
     store = states.store
 
     def attempt(_: object) -> Settled[Retention] | _RetentionAttempt:
+        states.check_may_continue((), what={"since", "retain", "progress"})
         before = retention_of(states)
         after = decide(before)
         if after is None:
@@ -514,6 +514,8 @@ def drop_old_files(states: StreamStates) -> bool:
 
     def decide(_: object) -> Settled[bool] | _Removal:
         old = _old_files(store)
+        if len(old) >= _MOST_OLD:
+            states.check_untouched()
         if len(old) < _MOST_OLD or next(turns, None) is None:
             return Settled(answer=False)
         return _Removal(store, old)

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.errors import DataLossError, LogDamagedError, RolledBackError
-from spark_timely.log.files.format import FORGETFUL_VERSION
 from spark_timely.log.files.parquet import read_progress, side_by_side
+from spark_timely.log.foreign import changed_by_others
 from spark_timely.log.machine.state import (
     OPEN_STREAM,
     StreamState,
@@ -31,19 +31,22 @@ from spark_timely.log.machine.state import (
     owners_of,
     states_by_seq,
 )
+from spark_timely.masking import masked_logger
 from spark_timely.protocol.rules import StreamCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from spark_timely.log.files.format import LogFormat, LogKind
     from spark_timely.log.files.index import FileIndex, LiveFiles
+    from spark_timely.log.machine.judge import ForeignChange
     from spark_timely.log.machine.state import CommitOutcome, CommitRequest
     from spark_timely.log.store.base import Store
     from spark_timely.log.store.storage import Storage
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.domain import TimeDomain
 
+logger = masked_logger(__name__)
 
 T = TypeVar("T")
 
@@ -120,6 +123,9 @@ class CaptureLog(Protocol):
     def files(self) -> FileIndex:
         """Return the files of messages."""
 
+    def foreign_changes(self) -> tuple[ForeignChange, ...]:
+        """Return what other programs changed, and nobody undid."""
+
     def dead_files(self) -> FileIndex:
         """Return the files of dead letters."""
 
@@ -163,6 +169,10 @@ class StreamStates:
         self._rows_by_path: dict[str, pa.Table] = {}
         # The newest commit of each stream that this handle has seen, and the progress files that may hold it.
         self._known: dict[str, tuple[StreamState, frozenset[str]]] = {}
+        # Whether what others changed is read as it is.
+        self._lenient = False
+        # The changes by others of which whoever writes on was warned.
+        self._warned: frozenset[int] = frozenset()
         # Of `kept`: files, and what they say.
         self._said: tuple[tuple[str, ...], object] = ((), None)
 
@@ -193,21 +203,69 @@ class StreamStates:
     def as_it_is(self) -> Iterator[None]:
         """Read the log as it is, whatever this handle has seen of it before."""
         with self.lock:
-            known = self._known
+            known, lenient = self._known, self._lenient
             self.begin_anew()
+            self._lenient = True
         try:
             yield
         finally:
             with self.lock:
                 self.begin_anew()
-                self._known = known
+                self._known, self._lenient = known, lenient
 
     def files(self, event: str) -> FileIndex:
-        """Return the files of `message`, `dead` or `progress` rows in the snapshot."""
+        """Return the files of `message`, `dead` or `progress` rows in the snapshot; of messages only untouched ones."""
         with self.lock:
             if self._known:
                 self.newest()  # refuses a log that went back
+            if event == "message":
+                self.check_untouched()
             return self.store.live.index(event)
+
+    def check_untouched(self) -> None:
+        """Refuse to hand anything out while what others changed is neither undone nor settled.
+
+        Raises
+        ------
+        ForeignChangeError
+        """
+        with self.lock:
+            found = () if self._lenient else self.store.foreign_changes()
+            if found:
+                attempt = f"could not read log {self.store.path!r}"
+                raise changed_by_others(attempt, self.store.path, found)
+
+    def check_may_continue(self, streams: Collection[str], what: Collection[str] = ()) -> None:
+        """Refuse a commit that follows from what others changed; of other changes a writer is warned once.
+
+        Parameters
+        ----------
+        streams : collection of str
+            Those whose progress it follows.
+        what : collection of str
+            Further kinds of events that it follows from.
+
+        Raises
+        ------
+        ForeignChangeError
+        """
+        with self.lock:
+            found = self.store.foreign_changes()
+            own = [
+                each
+                for each in found
+                if each.streams is None
+                or not each.streams.isdisjoint(streams)
+                or not each.changes.keys().isdisjoint(what)
+            ]
+            attempt = f"could not commit to log {self.store.path!r}"
+            if own:
+                raise changed_by_others(attempt, self.store.path, own)
+            versions = frozenset(each.version for each in found)
+            if not versions <= self._warned:
+                self._warned = versions
+                error = changed_by_others(attempt.replace("could not commit", "committed"), self.store.path, found)
+                logger.warning("%s; readers refuse it — hint: %s", error.message, error.hint)
 
     def _check_kept(self, states: Mapping[str, StreamState]) -> None:
         """Refuse states of a log that lacks commits which this handle has seen, or has others in their place.
@@ -465,7 +523,7 @@ class StreamStates:
     def bases(self) -> dict[str, int]:
         """Return the streams whose first commits are forgotten. See `spark_timely.log.log.Log.bases`."""
         with self.lock:
-            if self.store.format.version < FORGETFUL_VERSION:
+            if not self.store.format.forgets:
                 return {}
             index = self.store.live.index("progress")
             streams = index.lone_streams()

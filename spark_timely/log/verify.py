@@ -23,8 +23,9 @@ import pyarrow.parquet as pq
 
 from spark_timely.canonical.state import CanonicalState
 from spark_timely.errors import DataLossError, NotBeyondError, ProtocolError, described
-from spark_timely.log.files.format import FORGETFUL_VERSION, in_schema
+from spark_timely.log.files.format import in_schema
 from spark_timely.log.files.parquet import BROKEN, corrupt, open_parquet
+from spark_timely.log.foreign import describe_change
 from spark_timely.log.machine.since import as_of_since, is_later, needed_from
 from spark_timely.log.machine.state import OPEN_STREAM, StreamState, states_by_seq, stream_codes
 from spark_timely.protocol.event import StreamEvents
@@ -145,7 +146,7 @@ def verify_log(log: CaptureLog, *, since: Antichain | None = None) -> VerifyRepo
     form, domain = log.format, log.domain
     if since is not None:
         _check_relative(log, since)
-    problems: list[str] = []
+    problems = [f"another program changed rows: {describe_change(each)}" for each in log.foreign_changes()]
     tally = _Tally(domain.arity)
     state = CanonicalState(form.payload, domain.arity)
     index = log.files()
@@ -292,7 +293,7 @@ def _check_stream(
 def _lasting(log: CaptureLog) -> Callable[[StreamState], bool]:
     """Return what tells whether all messages of a commit are there as they were written (invariant 3)."""
     since = log.since()
-    if log.format.version < FORGETFUL_VERSION:
+    if not log.format.forgets:
         return lambda _: True
 
     def lasting(state: StreamState) -> bool:

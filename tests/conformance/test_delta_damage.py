@@ -16,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 import spark_timely as st
 from spark_timely.errors import (
     DataLossError,
+    ForeignChangeError,
     LogDamagedError,
     NegativeCountError,
     StorageError,
@@ -310,8 +311,8 @@ def test_overwrite_by_others_is_told(tmp_path: Path) -> None:
     log = filled(tmp_path / "log")
     rows = DeltaTable(log.path).to_pyarrow_table(filters=[("_event", "=", "message")])
     write_deltalake(log.path, rows, mode="overwrite")
-    found = r"could not read log .*: found no progress rows — hint: restore the table to the version before"
-    with pytest.raises(LogDamagedError, match=found):
+    found = rf"found rows changed by another program: version={log.version + 1} \(WRITE\) with .* in the place of"
+    with pytest.raises(ForeignChangeError, match=rf"{found}.*RESTORE TABLE … TO VERSION AS OF {log.version};"):
         open_log(log.path).frontier()
     DeltaTable(log.path).restore(log.version)
     assert open_log(log.path).frontier() == log.frontier()

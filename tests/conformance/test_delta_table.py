@@ -159,7 +159,8 @@ def test_create_is_one_commit_with_the_unclaimed_capabilities(path: Path) -> Non
     (row,) = table.to_pyarrow_table().to_pylist()
     assert (row["_event"], row["_stream"], row["_time"], row["_delta"], row["_count"]) == ("progress", "#open", 0, 3, 3)
     facts = json.loads(table.schema().fields[0].metadata["timely.log"])
-    assert facts == {"version": 2, "kind": "stream", "times": ["long"], "minimum": [0], "nullable": {"v": True}}
+    assert facts.pop("guardedFrom") == 0
+    assert facts == {"version": 4, "kind": "stream", "times": ["long"], "minimum": [0], "nullable": {"v": True}}
     assert table.metadata().partition_columns == ["_event"]
 
 
@@ -197,9 +198,9 @@ def test_log_of_a_newer_version_is_refused(path: Path) -> None:
     def newer(action: dict[str, Any]) -> None:
         if "metaData" in action:
             text = action["metaData"]["schemaString"]
-            action["metaData"]["schemaString"] = text.replace('\\"version\\": 2', '\\"version\\": 4')
+            action["metaData"]["schemaString"] = text.replace('\\"version\\": 4', '\\"version\\": 5')
 
-    with pytest.raises(LogFormatError, match=r"format version=4, this library uses 2 and 3 — hint: upgrade"):
+    with pytest.raises(LogFormatError, match=r"format version=5, this library uses 2, 3 and 4 — hint: upgrade"):
         open_log(edited(path, newer))
 
 

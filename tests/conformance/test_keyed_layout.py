@@ -60,7 +60,6 @@ def test_compaction_orders_updates_of_a_time_by_key(tmp_path: Path, *, logical: 
     plain = filled(create_log(tmp_path / "plain", SCHEMA, minimum=(0,), kind="collection"))
     log = filled(create_log(tmp_path / "log", SCHEMA, minimum=(0,), kind="collection", key=["place", "id"]))
     assert log.format.key == ("Place", "id")
-    assert log.format.version == 2
     for each in (log, plain):
         each.allow_compaction([1])
         each.compact(logical=logical)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from spark_timely.log.files.format import LogFormat
     from spark_timely.log.files.index import LiveFiles
+    from spark_timely.log.machine.judge import ForeignChange
     from spark_timely.log.store.storage import Storage
 
 __all__ = ["UnreliableStore", "make_unreliable"]
@@ -174,9 +175,13 @@ class UnreliableStore:
         """Add columns, or not, and say so, or not."""
         self._toss(lambda: self.inner.add_columns(columns), None)
 
-    def raise_format(self, version: int) -> None:
-        """Raise the format, or not, and say so, or not."""
-        self._toss(lambda: self.inner.raise_format(version), None)
+    def change_facts(self, form: LogFormat, *, exclusive: bool = False) -> None:
+        """Change the facts, or not, and say so, or not."""
+        self._toss(lambda: self.inner.change_facts(form, exclusive=exclusive), None)
+
+    def foreign_changes(self) -> tuple[ForeignChange, ...]:
+        """Return what the store underneath says."""
+        return self.inner.foreign_changes()
 
     def _toss(self, commit: Callable[[], None], land: Callable[[Store], None] | None) -> None:
         if self.before_commit is not None:

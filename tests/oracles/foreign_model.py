@@ -13,6 +13,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any
 
 EVENTS = ("message", "progress", "dead", "since", "retain")
@@ -206,7 +207,12 @@ class World:
         live = dict(before.live)
         said: dict[str, Any] = {"operation": operation, "timestamp": 1000 + len(self.versions), **(info or {})}
         if ours:
-            said |= {"timelyFiles": "x", "timelyJudged": judged}
+            # A digest of the files, written apart from the code that reads it.
+            lines = [f"-{path}" for path in removes] + [
+                f"+{each if isinstance(each, str) else each[0]}" for each in adds
+            ]
+            digest = sha256("".join(f"{line}\n" for line in sorted(lines)).encode()).hexdigest()[:32]
+            said |= {"timelyFiles": digest, "timelyJudged": judged}
         actions: list[dict[str, Any]] = [{"commitInfo": said}]
         for path in removes:
             remove: dict[str, Any] = {"path": path, "dataChange": loud}

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.log.files.format import FORGETFUL_VERSION, LogFormat
+from spark_timely.log.files.format import LogFormat
 from spark_timely.log.files.index import FileIndex, index_adds
 from spark_timely.log.machine import judge as product
 from spark_timely.log.machine.judge import Evidence, Judge, Step
@@ -26,7 +26,7 @@ from tests.oracles.foreign_model import CHANGES, MAINTENANCE, OURS, Row, World
 FORMS = {
     kind: replace(
         LogFormat.build(pa.schema([("v", pa.int64())]), minimum=(0,), kind=kind),  # type: ignore[arg-type]
-        version=FORGETFUL_VERSION,
+        forgets=True,
     )
     for kind in ("stream", "collection")
 }
@@ -59,8 +59,8 @@ class Table:
         assert not any(live.values())
         return [index_adds(self.form, [self.world.add_of(path)["add"] for path in live])]
 
-    def rows(self, path: str, vector: str) -> pa.Table:
-        event = self.world.files[path][0]
+    def rows(self, path: str, vector: str, event: str) -> pa.Table:
+        assert (event == "message") == (self.world.files[path][0] == "message")
         rows = self.world.rows_of(path, vector.removeprefix("u").removesuffix("@1"))
         schema = self.form.data_schema if event == "message" else self.form.progress_schema
         return pa.Table.from_pylist([_values(row) for row in rows], schema)
@@ -119,7 +119,9 @@ def run(seed: int, n_steps: int = 30, judge: type[Judge] = Judge) -> World:
 
     def fresh() -> Handle:
         if draw.random() < 0.5:
-            found = judge.cold(form, world.newest, table.evidence, remembered=remembered)
+            since = judge.since_newest_mark(world.newest, 0, table.step)
+            assert since is not None
+            found = judge.cold(form, since, table.evidence, remembered=remembered)
             assert found is not None
             return Handle(found)
         found = judge.whole_at(form, 0, table.files(0), remembered=remembered)
@@ -283,20 +285,20 @@ MUTANTS = [
     Mutant("retainers are not judged", "if event not in _JUDGED_EVENTS or", "if event in ('retain', 'dead') or", 3),
     Mutant(
         "progress is judged by its files",
-        "return _from_bases_on(before, bases, before) == _from",
-        "return False and set() == _from",
+        "return wanted == found",
+        "return False",
         1,
     ),
     Mutant(
         "progress may be missing",
-        "return _from_bases_on(before, bases, before) == _from",
-        "return _from_bases_on(before, bases, before) >= _from",
+        "return wanted == found",
+        "return wanted >= found",
         0,
     ),
     Mutant(
         "progress may be more",
-        "return _from_bases_on(before, bases, before) == _from",
-        "return _from_bases_on(before, bases, before) <= _from",
+        "return wanted == found",
+        "return wanted <= found",
         24,
     ),
     Mutant("progress before a base counts", "if row.seq < base:", "if False:", 58),
@@ -351,8 +353,8 @@ MUTANTS = [
     ),
     Mutant(
         "a cold judge believes each mark by one more",
-        "begin = max(begin, _judged(step))",
-        "begin = max(begin, _judged(step) + 1 if _judged(step) >= 0 else begin)",
+        "begin = max(begin, _judged(found))",
+        "begin = max(begin, _judged(found) + 1 if _judged(found) >= 0 else begin)",
         3,
     ),
     Mutant("nothing is open is said although something is", "if not self._open and not self._n_masked:", "if True:", 3),
@@ -449,7 +451,7 @@ def test_what_failed_while_files_are_read_is_judged_at_the_next_look() -> None:
     world.append(0)
     world.restore(0)
 
-    def fails(path: str, vector: str) -> pa.Table:
+    def fails(path: str, vector: str, event: str) -> pa.Table:
         raise OSError(path)
 
     handle.judge.take(table.steps(0)[:-1])
@@ -491,10 +493,14 @@ def test_a_cold_judge_needs_each_entry_since_the_newest_mark() -> None:
     world.delete_newest()
     world.delete_newest()
     assert world.newest == 3
-    gone = replace(table.evidence, step=lambda version: None if version == 2 else table.step(version))
-    assert Judge.cold(table.form, world.newest, gone) is None
-    assert Judge.cold(table.form, world.newest, table.evidence) is not None
-    assert Judge.cold(table.form, world.newest, replace(table.evidence, files=lambda _: None)) is None
+    assert (
+        Judge.since_newest_mark(world.newest, 0, lambda version: None if version == 2 else table.step(version)) is None
+    )
+    since = Judge.since_newest_mark(world.newest, 0, table.step)
+    assert since is not None
+    assert (since[0], [step.version for step in since[1]]) == (0, [1, 2, 3])
+    assert Judge.cold(table.form, since, table.evidence) is not None
+    assert Judge.cold(table.form, since, replace(table.evidence, files=lambda _: None)) is None
 
 
 def test_looked_into_files_are_strange_no_more() -> None:

@@ -6,8 +6,8 @@ Invariants
 2. What holds for the whole log (format version, kind, types and minimum of times, nullability of
    payload columns) is kept in the metadata of the column `_event`, as JSON under `timely.log`.
 3. Another format version than those of `FORMAT_VERSIONS` is refused; unknown facts of a known version are ignored.
-   A log that has forgotten is of a later one than it began with: a library that does not know of forgetting would take
-   what is left for all there ever was.
+   Libraries that know less than a log needs are kept out so: of forgetting since version 3, of the marks by which our
+   commits are told from others' since version 4.
 4. In the table every payload column may be null, because progress rows have no payload; what the
    producer declared is in the metadata and holds for messages.
 """
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
 
-FORMAT_VERSION: Final = 2
-"""Of a log that begins."""
-FORGETFUL_VERSION: Final = 3
-"""Of a log of which anything was forgotten: messages deleted or moved, commits replaced."""
-FORMAT_VERSIONS: Final = (FORMAT_VERSION, FORGETFUL_VERSION)
+FORMAT_VERSION: Final = 4
+"""Of a log that begins, and of each older one from its next commit on: commits are marked as ours."""
+FORMAT_VERSIONS: Final = (2, 3, FORMAT_VERSION)
+# Of a log that has forgotten, before a fact said so.
+_FORGETFUL_VERSION = 3
 METADATA_KEY = "timely.log"
 EVENTS = ("message", "progress", "dead", "since", "retain")
 LogKind: TypeAlias = Literal["stream", "collection"]
@@ -411,6 +411,13 @@ class LogFormat:
     key : tuple of str
         Payload columns by which compaction orders the updates of one time; empty: none. A matter of layout alone:
         rows of one key may be many, and no answer hangs on it.
+    forgets : bool
+        Whether anything was forgotten: messages deleted or moved, commits replaced.
+    guarded_from : int or None
+        The version of the table behind which each entry is judged: what others changed is refused. None: none is, for
+        the log has no commit of a library that marks its own.
+    accepted : tuple of str
+        Tokens of the changes by others that somebody accepted, in that order.
 
     Examples
     --------
@@ -425,6 +432,9 @@ class LogFormat:
     version: int = FORMAT_VERSION
     merged: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
+    forgets: bool = False
+    guarded_from: int | None = 0
+    accepted: tuple[str, ...] = ()
     _cache: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -780,13 +790,21 @@ class LogFormat:
 
     def facts(self) -> str:
         """Return the facts of the log as JSON, as kept under `timely.log`."""
-        nullable = {f.name: f.nullable for f in self.declared}
-        key = {"key": list(self.key)} if self.key else {}
-        return json.dumps(
-            {"version": self.version, "kind": self.kind, **self.domain.to_json(), "nullable": nullable, **key},
-            sort_keys=True,
-            ensure_ascii=False,
-        )
+        said: dict[str, object] = {"version": self.version, "kind": self.kind, **self.domain.to_json()}
+        said["nullable"] = {f.name: f.nullable for f in self.declared}
+        if self.key:
+            said["key"] = list(self.key)
+        if self.version >= FORMAT_VERSION:
+            said["guardedFrom"] = self.guarded_from
+            if self.forgets:
+                said["forgets"] = True
+            if self.accepted:
+                said["accepted"] = list(self.accepted)
+        return json.dumps(said, sort_keys=True, ensure_ascii=False)
+
+    def raised(self, version: int) -> LogFormat:
+        """Return the format of a log whose entries are judged behind a version of its table."""
+        return replace(self, version=FORMAT_VERSION, guarded_from=version)
 
     @classmethod
     def from_table(cls, schema: pa.Schema, metadata: Mapping[str, Any], path: str) -> LogFormat:
@@ -822,7 +840,8 @@ class LogFormat:
         except (ValueError, KeyError, TypeError) as error:
             raise _unreadable_facts(path, text) from error
         if version not in FORMAT_VERSIONS:
-            used = " and ".join(map(str, FORMAT_VERSIONS))
+            *most, last = map(str, FORMAT_VERSIONS)
+            used = f"{', '.join(most)} and {last}"
             msg = f"could not open log {path!r}: found format version={version}, this library uses {used}"
             raise LogFormatError(
                 msg,
@@ -835,6 +854,8 @@ class LogFormat:
             domain = TimeDomain.from_json(facts)
             nullable = dict(facts.get("nullable", {}))
             kind = KINDS[KINDS.index(facts["kind"])]
+            guarded_from = int(facts["guardedFrom"]) if version >= FORMAT_VERSION else None
+            accepted = tuple(map(str, facts.get("accepted", ())))
         except (InvalidUsageError, KeyError, TypeError, ValueError) as error:
             raise _unreadable_facts(path, text) from error
         bare = cls(domain, kind, pa.schema([]), version)
@@ -854,7 +875,17 @@ class LogFormat:
         ]
         # Adding columns leaves the facts as they are: whatever they do not name came later.
         merged = tuple(f.name for f in payload if f.name not in nullable) if "nullable" in facts else ()
-        form = cls(domain, kind, pa.schema(payload), version, merged, _cache={"table": bare.table_fields})
+        form = cls(
+            domain,
+            kind,
+            pa.schema(payload),
+            version,
+            merged,
+            forgets=version == _FORGETFUL_VERSION or facts.get("forgets") is True,
+            guarded_from=guarded_from,
+            accepted=accepted,
+            _cache={"table": bare.table_fields},
+        )
         try:
             return replace(form, key=form.check_key(facts.get("key", ())))
         except InvalidUsageError as error:

@@ -76,21 +76,21 @@ class Evidence:
     Parameters
     ----------
     rows : callable
-        Takes the path of a file and the name of its deletion vector ('' without), and returns its rows, in the schema
-        of messages or of progress; None if the file is gone.
+        Takes the path of a file, the name of its deletion vector ('' without) and its kind of event, and returns its
+        rows, in the schema of messages or of progress; None if the file is gone.
     step : callable
         Takes a version, and returns its entry; None if it was cleaned up.
     files : callable
         Takes a version, and returns the files that were live at it; None if that cannot be told any more.
     """
 
-    rows: Callable[[str, str], pa.Table | None]
+    rows: Callable[[str, str, str], pa.Table | None]
     step: Callable[[int], Step | None]
     files: Callable[[int], Sequence[FileIndex] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class OpenEntry:
+class ForeignChange:
     """An entry of another program that changed rows, and was neither undone nor settled.
 
     Parameters
@@ -105,6 +105,10 @@ class OpenEntry:
         which nothing is open any more are left out.
     restored_at : int or None
         The version of the RESTORE that brought back what had been undone.
+    streams : frozenset of str, or None
+        Streams whose progress differs by it; None where that may be any.
+    restore_to : int or None
+        The newest version before at which nothing was open; None if that is not known.
     """
 
     version: int
@@ -112,6 +116,8 @@ class OpenEntry:
     timestamp: int | None
     changes: Mapping[str, tuple[int, int]]
     restored_at: int | None = None
+    streams: frozenset[str] | None = frozenset()
+    restore_to: int | None = None
 
 
 class Judgement(NamedTuple):
@@ -119,14 +125,14 @@ class Judgement(NamedTuple):
 
     Attributes
     ----------
-    open : tuple of OpenEntry
+    open : tuple of ForeignChange
         By version. While there is one, nothing is delivered.
-    housekeeping : tuple of OpenEntry
+    housekeeping : tuple of ForeignChange
         Entries since the look before in which others changed dead letters: to be said, never refused.
     """
 
-    open: tuple[OpenEntry, ...]
-    housekeeping: tuple[OpenEntry, ...]
+    open: tuple[ForeignChange, ...]
+    housekeeping: tuple[ForeignChange, ...]
 
 
 class _Known(NamedTuple):
@@ -250,8 +256,10 @@ class Judge:
         self._versions: dict[int, int] = {}
         self._waiting: list[Step] = []
         self._dirty = False
-        self._open: tuple[OpenEntry, ...] = ()
-        self._housekeeping: list[OpenEntry] = []
+        self._open: tuple[ForeignChange, ...] = ()
+        # Of which streams progress differs; None where that cannot be told.
+        self._streams: frozenset[str] | None = frozenset()
+        self._housekeeping: list[ForeignChange] = []
 
     @classmethod
     def whole_at(
@@ -291,16 +299,53 @@ class Judge:
         judge._remember()
         return judge
 
+    @staticmethod
+    def since_newest_mark(
+        version: int, raised: int, step: Callable[[int], Step | None]
+    ) -> tuple[int, list[Step]] | None:
+        """Return the newest version that an entry of ours says to be whole, and the entries after it up to a version.
+
+        Parameters
+        ----------
+        version : int
+        raised : int
+            The version at which the log began to be guarded: it counts as whole.
+        step : callable
+            Takes a version, and returns its entry; None if it was cleaned up.
+
+        Returns
+        -------
+        tuple of int and list of Step, or None
+            None where one of the entries is not there any more.
+        """
+        steps: list[Step] = []
+        begin, at = raised, version
+        while at > begin:  # one turn per entry since the newest mark
+            found = step(at)
+            if found is None:
+                return None
+            steps.append(found)
+            begin = max(begin, _judged(found))
+            at -= 1
+        return begin, steps[::-1]
+
     @classmethod
     def cold(
-        cls, form: LogFormat, version: int, evidence: Evidence, *, raised: int = 0, remembered: int = REMEMBERED
+        cls,
+        form: LogFormat,
+        since: tuple[int, Sequence[Step]],
+        evidence: Evidence,
+        *,
+        raised: int = 0,
+        remembered: int = REMEMBERED,
     ) -> Judge | None:
-        """Return a judge of a log that is opened at a version: the entries after the newest mark wait to be judged.
+        """Return a judge of a log that is opened: the entries after the newest mark wait to be judged.
 
         Parameters
         ----------
         form : LogFormat
-        version : int
+        since : tuple of int and sequence of Step
+            As `since_newest_mark` has found it.
         evidence : Evidence
         raised, remembered : int
             See `whole_at`.
@@ -308,23 +353,29 @@ class Judge:
         Returns
         -------
         Judge or None
-            None where entries after the newest mark, or the files at it, are not known any more.
+            None where the files at the mark are not known any more.
         """
-        steps: list[Step] = []
-        begin, at = raised, version
-        while at > begin:  # one turn per entry since the newest mark
-            step = evidence.step(at)
-            if step is None:
-                return None
-            steps.append(step)
-            begin = max(begin, _judged(step))
-            at -= 1
+        begin, steps = since
         files = evidence.files(begin)
         if files is None:
             return None
         judge = cls.whole_at(form, begin, files, raised=raised, remembered=remembered)
-        judge.take(steps[::-1])
+        judge.take(steps)
         return judge
+
+    @classmethod
+    def by_numbers(
+        cls, form: LogFormat, version: int, files: Sequence[FileIndex], evidence: Evidence, *, raised: int = 0
+    ) -> Judge | None:
+        """Return a judge that begins where no entry leads from a mark to a version; None if that is not whole.
+
+        Notes
+        -----
+        Whole is what has as many messages as live progress says, by commit: of those that may be forgotten in part, and
+        of values, nothing is told. Cost: progress is read, and of each file of several commits which they are.
+        """
+        judge = cls.whole_at(form, version, files, raised=raised)
+        return judge if judge._is_whole(judge._known, set(judge._live), evidence) else None
 
     def copied(self) -> Judge:
         """Return the same in an object of its own."""
@@ -406,7 +457,7 @@ class Judge:
             dead = moves.get("dead")
             if dead is not None and not self._is_maintenance(dead, new, evidence):
                 changes = {"dead": self._counts(dead, new)}
-                housekeeping = OpenEntry(step.version, entry.operation, entry.timestamp, changes)
+                housekeeping = ForeignChange(step.version, entry.operation, entry.timestamp, changes)
         touched = any(move.out for move in moves.values()) or "since" in moves
         self._dirty = self._dirty or difference != self._difference or bool(difference and touched)
         for key in adds:
@@ -534,7 +585,7 @@ class Judge:
         for key in keys:
             rows = self._rows_known(key, new)
             if rows < 0:
-                table = evidence.rows(_path(key), _vector(key))
+                table = evidence.rows(_path(key), _vector(key), (new.get(key) or self._known[key]).event)
                 if table is None:
                     return None
                 rows = table.num_rows
@@ -643,17 +694,21 @@ class Judge:
         self._difference = difference
         self._open = self._described(difference)
 
-    def _described(self, difference: _Difference) -> tuple[OpenEntry, ...]:
+    def _described(self, difference: _Difference) -> tuple[ForeignChange, ...]:
         if not difference:
             return ()
+        # Its own version is the newest one here, and others differ at it.
+        whole = max((at for at, (_, there) in self._history.items() if not there and at != self.version), default=None)
         events = {self._known[key].event for key in (*difference.missing, *difference.extra)}
         found = [
-            OpenEntry(
+            ForeignChange(
                 suspect.version,
                 suspect.operation,
                 suspect.timestamp,
                 MappingProxyType({event: counts for event, counts in suspect.changes.items() if event in events}),
                 suspect.restored_at,
+                self._streams if "progress" in suspect.changes and "progress" in events else frozenset(),
+                whole,
             )
             for suspect in _involved(difference)
         ]
@@ -703,7 +758,7 @@ class Judge:
         """Return the hashes of the messages in files that stay; None if a file is gone."""
         found: Counter[bytes] = Counter()
         for key in keys:
-            table = evidence.rows(_path(key), _vector(key))
+            table = evidence.rows(_path(key), _vector(key), "message")
             if table is None:
                 return None
             times = self.form.domain.from_columns(table)
@@ -718,6 +773,7 @@ class Judge:
     def _is_same_progress(self, missing: set[str], extra: set[str], evidence: Evidence) -> bool:
         """Return whether each progress row is as it was known, and none is missing; how often does not matter."""
         changed = [self._tables(keys, evidence) for keys in (missing, extra)]
+        self._streams = None
         if changed[0] is None or changed[1] is None:
             return False
         streams = {name for tables in changed for table in tables or () for name in table["_stream"].to_pylist()}
@@ -727,7 +783,9 @@ class Judge:
             return False
         before, after = (_progress_rows([*tables, *others], streams) for tables in (changed[0], changed[1]))
         bases = _bases(before)
-        return _from_bases_on(before, bases, before) == _from_bases_on(after, bases, before)
+        wanted, found = _from_bases_on(before, bases, before), _from_bases_on(after, bases, before)
+        self._streams = frozenset(row.stream for row in wanted ^ found)
+        return wanted == found
 
     def _may_hold(self, key: str, streams: set[str]) -> bool:
         index, place = self._known[key].files, self._known[key].place
@@ -736,7 +794,7 @@ class Judge:
     def _tables(self, keys: Iterable[str], evidence: Evidence) -> list[pa.Table] | None:
         found = []
         for key in keys:
-            table = evidence.rows(_path(key), _vector(key))
+            table = evidence.rows(_path(key), _vector(key), "progress")
             if table is None:
                 return None
             found.append(table)
@@ -811,7 +869,7 @@ class Judge:
             if index.rows[place] >= 0 and index.seq_lo[place] == index.seq_hi[place] and index.lone_streams()[place]:
                 there[index.stream_lo[place], int(index.seq_lo[place])] += int(index.rows[place]) - masked
                 continue
-            table = evidence.rows(_path(key), _vector(key))
+            table = evidence.rows(_path(key), _vector(key), "message")
             if table is None:
                 return False
             there.update(zip(table["_stream"].to_pylist(), table["_seq"].to_pylist(), strict=True))
@@ -846,6 +904,11 @@ class Judge:
             if seq >= bases.get(stream, seq):
                 found[stream, seq] = (n_rows or 0) if stay or not has_bounds else None
         return found
+
+
+def changes_nothing(step: Step) -> bool:
+    """Return whether an entry is ours, or touches no file: where nothing was open nothing is after it."""
+    return step.entry.ours or not (step.entry.adds or step.entry.removed)
 
 
 def _judged(step: Step) -> int:

@@ -30,7 +30,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.errors import shown
-from spark_timely.log.files.format import FORGETFUL_VERSION
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.arrays import IntArray, joined_bounds, minimal
@@ -445,7 +444,7 @@ def distinct_rows(form: LogFormat, rows: pa.Table) -> pa.Table:
     if rows.num_rows < 2:
         return rows
     keys = ["_stream", "_seq", *form.domain.columns]
-    if form.version >= FORGETFUL_VERSION:
+    if form.forgets:
         rows = _from_bases_on(rows)
     rows = rows.sort_by([(name, "ascending") for name in keys]).combine_chunks()
     if rows.num_rows < 2:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from spark_timely.log.files.format import EVENTS
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_timely.log.files.format import LogFormat
+    from spark_timely.log.machine.judge import ForeignChange
     from spark_timely.log.machine.state import DataFile
 
 
@@ -119,8 +119,15 @@ class Store(Protocol):
             If it is unclear whether it happened.
         """
 
-    def raise_format(self, version: int) -> None:
-        """Give the log a later format version, in a commit from the snapshot.
+    def change_facts(self, form: LogFormat, *, exclusive: bool = False) -> None:
+        """Give the log other facts, in a commit from the snapshot.
+
+        Parameters
+        ----------
+        form : LogFormat
+            Of the snapshot, but for what is only a fact.
+        exclusive : bool
+            Whether nothing may come between.
 
         Raises
         ------
@@ -128,6 +135,15 @@ class Store(Protocol):
             If others changed columns or facts since.
         StorageError
             If it is unclear whether it happened.
+        """
+
+    def foreign_changes(self) -> tuple[ForeignChange, ...]:
+        """Return what other programs changed in the log, and nobody undid, as of the snapshot.
+
+        Raises
+        ------
+        StorageError
+            If what is needed to tell cannot be read.
         """
 
     def flush(self) -> None:
@@ -279,13 +295,18 @@ class MemoryStore:
         """Add columns, in a commit from the snapshot."""
         self._change(self.format.extended(columns))
 
-    def raise_format(self, version: int) -> None:
-        """Give the log a later format version, in a commit from the snapshot."""
-        self._change(replace(self.format, version=version))
+    def change_facts(self, form: LogFormat, *, exclusive: bool = False) -> None:
+        """Give the log other facts, in a commit from the snapshot."""
+        self._change(form, exclusive=exclusive)
 
-    def _change(self, form: LogFormat) -> None:
+    def foreign_changes(self) -> tuple[ForeignChange, ...]:
+        """Return nothing: no other program sees the table."""
+        return ()
+
+    def _change(self, form: LogFormat, *, exclusive: bool = False) -> None:
         with self.table.lock:
-            if any(_FORMAT in other for other in self.table.commits[self.version + 1 :]):
+            since = self.table.commits[self.version + 1 :]
+            if (exclusive and since) or any(_FORMAT in other for other in since):
                 raise self._lost()
             self.table.form = form
             self.table.commits.append(frozenset({_FORMAT}))

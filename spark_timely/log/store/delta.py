@@ -42,7 +42,6 @@ import json
 import math
 import os
 import time
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -63,9 +62,11 @@ from spark_timely.errors import (
     TimelyError,
     shown,
 )
-from spark_timely.log.files.format import METADATA_KEY, LogFormat
-from spark_timely.log.files.index import LiveFiles, index_adds, index_files
+from spark_timely.log.files.format import FORMAT_VERSION, METADATA_KEY, LogFormat
+from spark_timely.log.files.index import FileIndex, LiveFiles, index_adds, index_files
+from spark_timely.log.files.parquet import read_file, read_progress
 from spark_timely.log.machine.commit_loop import MOST_ATTEMPTS, LostRaceError
+from spark_timely.log.machine.judge import Evidence, Step
 from spark_timely.log.store.base import App
 from spark_timely.log.store.checkpoints import KEEP_VERSIONS, LOG_FILE, TableUpkeep, lost_checkpoint
 from spark_timely.log.store.cloud import CloudStorage, open_storage
@@ -75,6 +76,7 @@ from spark_timely.log.store.entries import (
     Entry,
     check_whole,
     entry_path,
+    marks,
     parse_entry,
     put_entry,
     read_entry,
@@ -82,6 +84,7 @@ from spark_timely.log.store.entries import (
     signed,
 )
 from spark_timely.log.store.features import table_rules
+from spark_timely.log.store.guard import Guard
 from spark_timely.log.store.keys import delta_options
 from spark_timely.log.store.scratch import (
     CHECKPOINT,
@@ -92,6 +95,7 @@ from spark_timely.log.store.scratch import (
     entry_of_change,
     mirrored_table,
     scratch_table,
+    table_at,
 )
 from spark_timely.log.store.storage import (
     NO_LINKS,
@@ -111,6 +115,7 @@ if TYPE_CHECKING:
 
     from deltalake.table import TableAlterer
 
+    from spark_timely.log.machine.judge import ForeignChange
     from spark_timely.log.machine.state import DataFile
     from spark_timely.log.store.storage import TableStorage
 
@@ -299,6 +304,7 @@ _WRITTEN_FEATURES = frozenset(
         "variantType-preview",
     }
 )
+_NO_HOOKS = {"post_commithook_properties": NO_HOOKS}
 # A handle that has not looked for this long opens the table again: others clean up by age, an hour at the least,
 # and not in order.
 _LONG_S = 1200.0
@@ -386,6 +392,7 @@ class DeltaStore:
         # As the names were when no entry behind the snapshot was missing.
         self._whole: tuple[object, ...] | None = None
         self._upkeep = TableUpkeep(self.storage, self._opened_to_write)
+        self._guard = Guard(path, Evidence(self._rows_of, self._step, self._files_at))
         self._load(self._opened())
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -626,6 +633,7 @@ class DeltaStore:
         self.version = table.version()
         self._newest_entry = entry_path(self.version)
         self.generation += 1
+        self._guard.forget()
         self._upkeep.forget(table.checkpoint if isinstance(table, MirroredTable) else None)
         protocol = table.protocol()
         features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
@@ -813,6 +821,7 @@ class DeltaStore:
             self._refuse_elsewhere([add["path"] for add in entry.adds if ELSEWHERE.match(add["path"])])
             checked = checked and (local or ours)
             added = index_adds(self.format, entry.adds)
+            self._guard.follow(self.format, Step(self.version + 1, entry, added), self.live)
             self.live.remove(entry.removes)
             self.live.add(added)
             self.version += 1
@@ -823,6 +832,45 @@ class DeltaStore:
         # One look for all of them: the first of what was read is as it was, so nothing behind it had come and gone.
         found = self.storage.mark(before)
         return found is not None and mark is not None and found == mark[1:]
+
+    def foreign_changes(self) -> tuple[ForeignChange, ...]:
+        """Return what other programs changed in the log, and nobody undid, as of the snapshot."""
+        return self._guard.look(self.format, self.version, self.live)
+
+    def _judged(self) -> int | None:
+        """Return up to which version nothing is open; None if that cannot be told: no commit hangs on it."""
+        try:
+            return self._guard.judged(self.format, self.version, self.live)
+        except (TimelyError, DeltaError, OSError, ValueError, pa.ArrowException) as error:
+            logger.debug("log %r: a commit does not say what was judged: %s", self.path, error)
+            return None
+
+    def _step(self, version: int) -> Step | None:
+        entry = self._entry(version)
+        return None if entry is None else Step(version, entry, index_adds(self.format, entry.adds))
+
+    def _files_at(self, version: int) -> list[FileIndex] | None:
+        """Return the files that were live at an earlier version; None if that cannot be told any more."""
+        names = self.storage.names("_delta_log")
+        checkpoints = {int(name[:20]) for name in names if CHECKPOINT.fullmatch(name)}
+        first = max((each for each in checkpoints if each <= version), default=0)
+        try:
+            with table_at(self.storage, first, version) as (table, _):
+                return [index_files(self.format, pa.table(table.get_add_actions()))]
+        except (DeltaError, OSError) as error:
+            logger.debug("log %r: its files at version %d are not known: %s", self.path, version, error)
+            return None
+
+    def _rows_of(self, path: str, vector: str, event: str) -> pa.Table | None:
+        """Return the rows of a file of the table, live or not; None if it is gone, or a vector masks some."""
+        if vector:
+            return None
+        try:
+            if event == "message":
+                return read_file(self.storage, path, self.format.data_schema)
+            return read_progress(self.storage, path, self.format.progress_schema)
+        except DataLossError:
+            return None
 
     def _own_entry(self, version: int) -> Entry | None:
         """Return an entry that was read or put here a moment ago."""
@@ -866,6 +914,7 @@ class DeltaStore:
             msg = "could not commit: found removes without exclusive=True"
             raise InvalidUsageError(msg)
         try:
+            self._raise_format()
             if self._own:
                 self._put(adds, apps, removes, data_change=data_change, exclusive=exclusive)
             else:
@@ -912,10 +961,17 @@ class DeltaStore:
         exclusive: bool,
     ) -> None:
         """Write the entry here: flat, however many files are live."""
+        judged = self._judged()
 
         def render(version: int) -> bytes:
             return render_entry(
-                adds, removes, dict(apps), data_change=data_change, read_version=self.version, version=version
+                adds,
+                removes,
+                dict(apps),
+                data_change=data_change,
+                read_version=self.version,
+                version=version,
+                judged=judged,
             )
 
         ids = {app for app, _ in apps}
@@ -987,6 +1043,7 @@ class DeltaStore:
         now = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [add_action(file, data_change=data_change) for file in adds]
         actions += [RemoveAction(f.path, data_change, now, f.size_bytes, {"_event": f.event}) for f in removes]
+        said = marks([file.path for file in adds], [file.path for file in removes], self._judged())
         with delta_call(self.path):
             table.create_write_transaction(
                 actions,
@@ -994,6 +1051,7 @@ class DeltaStore:
                 self._schema,
                 ["_event"],
                 commit_properties=CommitProperties(
+                    custom_metadata=said,
                     app_transactions=[Transaction(app, number) for app, number in apps],
                     max_commit_retries=0 if exclusive else MOST_ATTEMPTS,
                 ),
@@ -1041,24 +1099,49 @@ class DeltaStore:
     def add_columns(self, columns: pa.Schema) -> None:
         """Add columns, in a commit from the snapshot."""
         fields = list(Schema.from_arrow(columns).fields)
-        self._change(lambda alter: alter.add_columns(fields, post_commithook_properties=NO_HOOKS))
+        self._raise_format()
+        self._change(lambda alter, said: alter.add_columns(fields, commit_properties=said, **_NO_HOOKS))
 
-    def raise_format(self, version: int) -> None:
-        """Give the log a later format version, in a commit from the snapshot."""
-        facts = {METADATA_KEY: replace(self.format, version=version).facts()}
-        self._change(lambda alter: alter.set_column_metadata("_event", facts, post_commithook_properties=NO_HOOKS))
+    def change_facts(self, form: LogFormat, *, exclusive: bool = False) -> None:
+        """Give the log other facts, in a commit from the snapshot."""
+        if not exclusive:
+            self._raise_format()
+        facts = {METADATA_KEY: form.facts()}
 
-    def _change(self, change: Callable[[TableAlterer], None]) -> None:
+        def change(alter: TableAlterer, said: CommitProperties | None) -> None:
+            alter.set_column_metadata("_event", facts, commit_properties=said, **_NO_HOOKS)
+
+        self._change(change, exclusive=exclusive)
+
+    def _raise_format(self) -> None:
+        """Raise the format of an older log, before its first commit that is marked.
+
+        By a commit that nothing may come before: what lies behind it is judged, and libraries that mark nothing find
+        it at their next look.
+
+        Raises
+        ------
+        LostRaceError
+            If that was done, or another did it: everything is to be decided again.
+        """
+        if self.format.version < FORMAT_VERSION:
+            self.change_facts(self.format.raised(self.version + 1), exclusive=True)
+            raise self._lost(found="that the format was to be raised first", determinate=True)
+
+    def _change(
+        self, change: Callable[[TableAlterer, CommitProperties | None], None], *, exclusive: bool = False
+    ) -> None:
         """Change columns, or what is said of them, in a commit from the snapshot."""
         try:
             if self._own:
-                entry = entry_of_change(self._handle() if self.storage.local else self._opened(), change)
-                self._put_behind(partial(signed, entry), lambda other: other.changes_table)
+                opened = self._handle() if self.storage.local else self._opened()
+                entry = entry_of_change(opened, lambda alter: change(alter, None))
+                self._put_behind(partial(signed, entry), lambda other: exclusive or other.changes_table)
                 return
             self._refuse_gap()
             table = self._handle()
             with delta_call(self.path):
-                change(table.alter)
+                change(table.alter, CommitProperties(max_commit_retries=0) if exclusive else None)
             self._flush_entries(self.version + 1)
         except (DeltaError, OSError) as error:
             raise self._failed(error) from error
@@ -1097,6 +1180,7 @@ class DeltaStore:
         other = object.__new__(DeltaStore)
         other.__dict__.update(self.__dict__)
         other.live, other._table = self.live.copied(), None
+        other._guard = self._guard.copied(Evidence(other._rows_of, other._step, other._files_at))
         return other
 
     def problems(self) -> list[str]:

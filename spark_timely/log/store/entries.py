@@ -11,6 +11,7 @@ Invariants
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import secrets
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from spark_timely.log.machine.state import DataFile
     from spark_timely.log.store.storage import Beside, Storage, TableStorage
@@ -36,7 +37,7 @@ _MADE_FOR = re.compile(rb'"timelyVersion":(\d+)')
 _ATTEMPT = "txnId"
 ELSEWHERE: Final = re.compile("^(?:[A-Za-z][A-Za-z0-9+.-]*:|/)")
 """What the path of a file outside of the table begins with: a scheme, or a slash."""
-# By which an entry is known as ours whoever wrote it: which files it adds and removes.
+# By which an entry is known as ours whoever wrote it: a digest of the files that it adds and removes.
 _FILES = "timelyFiles"
 # Up to which version the writer of an entry of ours had judged all entries, and found nothing open.
 _JUDGED = "timelyJudged"
@@ -228,12 +229,37 @@ def parse_entry(content: bytes, version: int | None = None) -> Entry:
         made_for=made_for,
         removed=removed,
         vectors=vectors,
-        ours=_FILES in info,
+        ours=info.get(_FILES) == digest_of_files([add["path"] for add in adds], [each.path for each in removed]),
         judged=_number(info.get(_JUDGED)),
         operation=operation,
         timestamp=_number(info.get("timestamp")),
         restored=_restored(info) if operation == "RESTORE" else None,
     )
+
+
+def marks(adds: Iterable[str], removes: Iterable[str], judged: int | None) -> dict[str, str]:
+    """Return what is said of a commit of ours beside its actions.
+
+    Parameters
+    ----------
+    adds, removes : iterable of str
+        Paths of the files that it adds and removes.
+    judged : int or None
+        Up to which version its writer had judged all entries, and found nothing open.
+
+    Examples
+    --------
+    >>> marks([], [], 7)
+    {'timelyFiles': 'e3b0c44298fc1c149afbf4c8996fb924', 'timelyJudged': '7'}
+    """
+    said = {_FILES: digest_of_files(adds, removes)}
+    return said if judged is None else {**said, _JUDGED: str(judged)}
+
+
+def digest_of_files(adds: Iterable[str], removes: Iterable[str]) -> str:
+    """Return a digest of which files an entry adds and removes: an entry that has another's mark is not ours."""
+    lines = sorted([*(f"+{path}\n" for path in adds), *(f"-{path}\n" for path in removes)])
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
 
 
 def _number(value: object) -> int | None:
@@ -343,6 +369,7 @@ def render_entry(
     read_version: int,
     version: int,
     metadata: Mapping[str, Any] | None = None,
+    judged: int | None = None,
 ) -> bytes:
     """Return the entry of a commit, as the Delta protocol has it, to be put at a version and at no other."""
     now = time.time_ns() // 1_000_000
@@ -382,6 +409,7 @@ def render_entry(
         "isBlindAppend": not removes,
         "engineInfo": "spark-timely",
         _ATTEMPT: secrets.token_hex(16),
+        **marks([file.path for file in adds], [file.path for file in removes], judged),
         _COUNT: len(actions) + 1,
         _VERSION: version,
     }

@@ -20,7 +20,7 @@ from typing import Final
 from spark_timely.log.store.entries import ELSEWHERE, check_whole, parse_entry
 
 # Of `spark_timely.log.files.format`, which loads pyarrow; a test compares.
-FORMAT_VERSIONS: Final = (2, 3)
+FORMAT_VERSIONS: Final = (2, 3, 4)
 METADATA_KEY: Final = "timely.log"
 
 # What the log of a table consists of where nothing is odd; else somebody else writes to it, or died in between.

@@ -77,13 +77,14 @@ def test_facts_come_back_from_the_table() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "found"),
     [
-        ({"version": 4}, LogFormatError, "format version=4, this library uses 2 and 3 — hint: upgrade"),
+        ({"version": 5}, LogFormatError, "format version=5, this library uses 2, 3 and 4 — hint: upgrade"),
         (
             {"version": 1},
             LogFormatError,
-            "format version=1, this library uses 2 and 3 — hint: replay the log with the version",
+            "format version=1, this library uses 2, 3 and 4 — hint: replay the log with the version",
         ),
         ({"version": "x"}, LogFormatError, "unreadable facts"),
+        ({"guardedFrom": None}, LogFormatError, "unreadable facts"),
         ({"times": ["nanoseconds"]}, LogFormatError, "unreadable facts"),
         ({"kind": None, "times": 7}, LogFormatError, "unreadable facts"),
     ],

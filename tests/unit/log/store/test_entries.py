@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_timely.log.store.entries import Entry, Removed, parse_entry
+from spark_timely.log.store.entries import Entry, Removed, marks, parse_entry
 
 
 def parsed(*actions: dict[str, Any]) -> Entry:
@@ -35,12 +35,15 @@ def test_an_entry_says_of_each_file_whether_rows_change() -> None:
 
 
 def test_an_entry_of_ours_is_known_by_its_mark() -> None:
-    info = {"operation": "WRITE", "timestamp": 7, "timelyFiles": [1, 0], "timelyJudged": 4, "timelyActions": 1}
-    entry = parsed({"commitInfo": info})
+    files = [{"add": {"path": "b%20c", "partitionValues": {}}}, {"remove": {"path": "a"}}]
+    info = {"operation": "WRITE", "timestamp": 7, **marks(["b c"], ["a"], 4), "timelyActions": 3}
+    entry = parsed({"commitInfo": info}, *files)
     assert (entry.ours, entry.judged, entry.operation, entry.timestamp) == (True, 4, "WRITE", 7)
-    # delta-rs keeps what it is given as text.
-    entry = parsed({"commitInfo": {**info, "timelyJudged": "4"}})
-    assert (entry.ours, entry.judged) == (True, 4)
+    # Of other files, in whatever way they differ, it is another's mark.
+    del info["timelyActions"]
+    for others in ([], files[:1], [files[0], {"remove": {"path": "b"}}], [{"remove": {"path": "b c"}}, files[1]]):
+        assert not parsed({"commitInfo": info}, *others).ours
+    assert parsed({"commitInfo": {**marks([], [], None)}}).judged is None
 
 
 @pytest.mark.parametrize(

@@ -119,8 +119,8 @@ def half_written(log: Log) -> None:
 
 def of_a_newer_version(log: Log) -> None:
     for entry in Path(log.path, "_delta_log").glob("*.json"):
-        newer = entry.read_text().replace('\\"version\\": 2', '\\"version\\": 4')
-        entry.write_text(newer.replace('\\\\\\"version\\\\\\": 2', '\\\\\\"version\\\\\\": 4'))
+        newer = entry.read_text().replace('\\"version\\": 4', '\\"version\\": 5')
+        entry.write_text(newer.replace('\\\\\\"version\\\\\\": 4', '\\\\\\"version\\\\\\": 5'))
 
 
 @pytest.mark.parametrize("harm", [cut, empty, copied, half_written, of_a_newer_version])

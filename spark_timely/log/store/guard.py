@@ -1,0 +1,133 @@
+"""What other programs changed in a log, as one handle on its table follows it.
+
+The judge (`spark_timely.log.machine.judge`) is made only where another program's entry touched files: as long as all
+entries are ours, nothing is kept and nothing is read.
+
+Invariants
+----------
+1. What is found is of the version that is asked about, and is the same whoever followed the table, and from where on.
+2. Nothing is said to be judged unless each entry up to there was.
+3. A failure to read what judging needs is raised, and the same is tried at the next look.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_timely.log.files.format import EVENTS
+from spark_timely.log.machine.judge import ForeignChange, Judge, changes_nothing
+from spark_timely.masking import masked_logger
+
+if TYPE_CHECKING:
+    from spark_timely.log.files.format import LogFormat
+    from spark_timely.log.files.index import FileIndex, LiveFiles
+    from spark_timely.log.machine.judge import Evidence, Step
+
+logger = masked_logger(__name__)
+
+
+class Guard:
+    """Follows a table's log, and tells what others changed in it.
+
+    Parameters
+    ----------
+    path : str
+        Of the log, for what is said.
+    evidence : Evidence
+    """
+
+    def __init__(self, path: str, evidence: Evidence) -> None:
+        self._path = path
+        self._evidence = evidence
+        self._judge: Judge | None = None
+        # The version up to which nothing is open, as far as no judge is needed to tell; None: not looked for yet.
+        self._calm: int | None = None
+        # What is open where numbers alone can tell, of nobody knows whose work, and the version of which it is.
+        self._lost: tuple[int, tuple[ForeignChange, ...]] | None = None
+
+    def copied(self, evidence: Evidence) -> Guard:
+        """Return the same in an object of its own, for another handle."""
+        other = Guard(self._path, evidence)
+        other._judge = None if self._judge is None else self._judge.copied()
+        other._calm, other._lost = self._calm, self._lost
+        return other
+
+    def forget(self) -> None:
+        """Forget everything: the table was read again."""
+        self._judge, self._calm, self._lost = None, None, None
+
+    def follow(self, form: LogFormat, step: Step, live: LiveFiles) -> None:
+        """Take notice of the entry behind the snapshot, before its files are taken in.
+
+        Parameters
+        ----------
+        form : LogFormat
+        step : Step
+        live : LiveFiles
+            Before the entry.
+        """
+        if self._judge is None and self._calm == step.version - 1:
+            if changes_nothing(step):
+                self._calm = step.version
+                return
+            self._judge = Judge.whole_at(form, step.version - 1, _indexes(live), raised=form.guarded_from or 0)
+        self._calm, self._lost = None, None
+        if self._judge is not None:
+            self._judge.take([step])
+
+    def look(self, form: LogFormat, version: int, live: LiveFiles) -> tuple[ForeignChange, ...]:
+        """Return what others changed, and nobody undid, up to the snapshot.
+
+        Parameters
+        ----------
+        form : LogFormat
+        version : int
+            Of the snapshot.
+        live : LiveFiles
+
+        Notes
+        -----
+        Cost: nothing where all entries since the last look are ours; the first look reads the newest entry, as a rule.
+        """
+        if self._calm == version or form.guarded_from is None:
+            return ()
+        if self._judge is None and (self._lost is None or self._lost[0] != version):
+            self._begin(form, version, live)
+        if self._lost is not None:
+            return self._lost[1]
+        if self._judge is None:
+            return ()
+        found = self._judge.look(self._evidence)
+        for entry in found.housekeeping:
+            logger.warning(
+                "log %r: another program changed dead letters, by %s in version %d",
+                self._path,
+                entry.operation,
+                entry.version,
+            )
+        return found.open
+
+    def judged(self, form: LogFormat, version: int, live: LiveFiles) -> int | None:
+        """Return up to which version all entries were judged and nothing was open; None if that cannot be told."""
+        self.look(form, version, live)
+        if self._calm is not None:
+            return self._calm
+        return None if self._judge is None else self._judge.clear
+
+    def _begin(self, form: LogFormat, version: int, live: LiveFiles) -> None:
+        """Judge from the newest mark on; or, where entries are gone, by numbers."""
+        raised = form.guarded_from or 0
+        since = Judge.since_newest_mark(version, raised, self._evidence.step)
+        if since is not None:
+            if all(map(changes_nothing, since[1])):
+                self._calm = version
+                return
+            self._judge = Judge.cold(form, since, self._evidence, raised=raised)
+        if self._judge is None:
+            self._judge = Judge.by_numbers(form, version, _indexes(live), self._evidence, raised=raised)
+        if self._judge is None:
+            self._lost = version, (ForeignChange(version, "", None, {"message": (-1, -1)}, streams=None),)
+
+
+def _indexes(live: LiveFiles) -> list[FileIndex]:
+    return [live.index(event) for event in EVENTS]
