@@ -81,9 +81,11 @@ def open_stream(
         new = [plan.state]
         apps: list[App] = [(app_id(name), 0)]
         if plan.open_state is not None:
+            states.check_may_continue({OPEN_STREAM})
             new.insert(0, plan.open_state)
             apps.append((app_id(OPEN_STREAM), plan.open_state.seq))
         if plan.donor is not None:
+            states.check_may_continue({plan.donor.stream})
             apps.append((app_id(plan.donor.stream), plan.donor.seq))
         return _written(states, new, (), apps)
 
@@ -191,11 +193,16 @@ def _committed(
     states: StreamStates, stream: str, decide: Callable[[Any], Settled[R] | _StreamAttempt], done: Callable[[], R]
 ) -> R:
     path = states.store.path
+
+    def checked(tried: Sequence[_StreamAttempt]) -> Settled[R] | _StreamAttempt:
+        states.check_may_continue({stream})
+        return decide(tried)
+
     return commit_loop(
         f"commit to stream {stream!r} of log {path!r}",
         context={"path": path, "stream": stream},
         store=states.store,
-        decide=decide,
+        decide=checked,
         done=done,
     )
 
@@ -205,7 +212,6 @@ def _written(
 ) -> _StreamAttempt:
     """Write the progress files of new states, and return the attempt to commit them from the present snapshot."""
     store = states.store
-    states.check_may_continue({state.stream for state in new})
     store.check_writable()
     batches = [batch_rows(store.format, state) for state in new]
     progress = [

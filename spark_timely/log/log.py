@@ -1600,7 +1600,8 @@ class Log:
             )
 
     def _keep_up(self, states: StreamStates, stream: str, *, merges: bool) -> None:
-        states.check_untouched()  # what others changed, and what it was before, are evidence
+        if states.store.foreign_changes():
+            return  # what others changed, and what it was before, are evidence; `upkeep_problems` says so
         if merges and self.merge_every is not None:
             with self._upkeep(_MERGING):
                 merge_progress_files(states, stream, self.merge_every)

@@ -232,8 +232,8 @@ class StreamStates:
         with self.lock:
             found = () if self._lenient else self.store.foreign_changes()
             if found:
-                attempt = f"could not read log {self.store.path!r}"
-                raise changed_by_others(attempt, self.store.path, found)
+                msg = f"could not read log {self.store.path!r}"
+                raise changed_by_others(msg, self.store.path, found)
 
     def check_may_continue(self, streams: Collection[str], what: Collection[str] = ()) -> None:
         """Refuse a commit that follows from what others changed; of other changes a writer is warned once.
@@ -258,14 +258,14 @@ class StreamStates:
                 or not each.streams.isdisjoint(streams)
                 or not each.changes.keys().isdisjoint(what)
             ]
-            attempt = f"could not commit to log {self.store.path!r}"
             if own:
-                raise changed_by_others(attempt, self.store.path, own)
+                msg = f"could not commit to log {self.store.path!r}"
+                raise changed_by_others(msg, self.store.path, own)
             versions = frozenset(each.version for each in found)
             if not versions <= self._warned:
                 self._warned = versions
-                error = changed_by_others(attempt.replace("could not commit", "committed"), self.store.path, found)
-                logger.warning("%s; readers refuse it — hint: %s", error.message, error.hint)
+                error = changed_by_others(f"readers of log {self.store.path!r} are refused", self.store.path, found)
+                logger.warning("%s — hint: %s", error.message, error.hint)
 
     def _check_kept(self, states: Mapping[str, StreamState]) -> None:
         """Refuse states of a log that lacks commits which this handle has seen, or has others in their place.

@@ -17,7 +17,7 @@ import re
 import sys
 from typing import Final
 
-from spark_timely.log.store.entries import ELSEWHERE, check_whole, parse_entry
+from spark_timely.log.store.entries import ELSEWHERE, Entry, check_whole, parse_entry
 
 # Of `spark_timely.log.files.format`, which loads pyarrow; a test compares.
 FORMAT_VERSIONS: Final = (2, 3, 4)
@@ -66,7 +66,8 @@ def newest_frontier(path: str, /) -> tuple[str, list[int]] | None:
         return None
     where = os.path.abspath(os.path.expanduser(path))
     try:
-        return _found(where) if _is_whole(where) else None
+        newest = _newest(where)
+        return None if newest is None else _found(where, *newest)
     except Exception:  # noqa: BLE001 - whatever it is, who opens the log will find it, and say it well
         return None
     except BaseException as error:
@@ -75,25 +76,26 @@ def newest_frontier(path: str, /) -> tuple[str, list[int]] | None:
         return None
 
 
-def _is_whole(where: str) -> bool:
-    """Return whether each entry of the table's log that counts is there as it was written."""
+def _newest(where: str) -> tuple[int, Entry] | None:
+    """Return the newest entry of the table's log; None unless each that counts is there as it was written."""
     folder = os.path.join(where, "_delta_log")
     names = os.listdir(folder)
     if not all(map(_ENTRY.fullmatch, names)):
-        return False
+        return None
     checkpoint = max((name[:20] for name in names if name.endswith(".checkpoint.parquet")), default="")
     entries = sorted(name for name in names if name.endswith(".json") and name[:20] >= checkpoint)
+    newest = None
     for name in entries:  # as many turns as commits since the newest checkpoint, or before it was made
         with open(os.path.join(folder, name), "rb") as file:
             content = file.read()
         if name == entries[-1]:
-            parse_entry(content, int(name[:20]))
+            newest = int(name[:20]), parse_entry(content, int(name[:20]))
         else:
             check_whole(content, int(name[:20]))
-    return bool(entries)
+    return newest
 
 
-def _found(where: str) -> tuple[str, list[int]] | None:
+def _found(where: str, version: int, newest: Entry) -> tuple[str, list[int]] | None:
     from deltalake import DeltaTable, QueryBuilder
 
     table = DeltaTable(where)
@@ -106,6 +108,9 @@ def _found(where: str) -> tuple[str, list[int]] | None:
         and list(metadata.partition_columns) == ["_event"]
         and log.get("version") in FORMAT_VERSIONS
         and len(log.get("times", ())) == 1
+        and table.version() == version
+        # The writer of the newest commit has judged all before it; else others may have changed rows.
+        and (version <= log.get("guardedFrom", version) or (newest.ours and newest.judged == version - 1))
     )
     if not plain or any(map(ELSEWHERE.match, table.get_add_actions().column("path").to_pylist())):
         return None

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from spark_timely.errors import ForeignChangeError
 from spark_timely.log import Log
 from spark_timely.log.files.format import FORMAT_VERSIONS, METADATA_KEY
 from spark_timely.log.log import create_log, open_log
@@ -24,7 +25,8 @@ SCHEMA = pa.schema([("v", pa.int64())])
 
 def found(path: str) -> tuple[str, list[int]] | None:
     """Return what would be found in a process in which nothing is loaded yet."""
-    return newest._found(path) if newest._is_whole(path) else None
+    entry = newest._newest(path)
+    return None if entry is None else newest._found(path, *entry)
 
 
 def same(path: str) -> None:
@@ -92,11 +94,22 @@ def log(log_path: str) -> Log:
     return log
 
 
-def test_merges_by_others_change_nothing(log: Log) -> None:
+def test_behind_merges_by_others_the_log_is_opened_until_its_next_commit(log: Log) -> None:
     DeltaTable(log.path).optimize.compact()
+    assert found(log.path) is None
+    log.writer(owner="me").advance(4)
     same(log.path)
     DeltaTable(log.path).create_checkpoint()
     same(log.path)
+
+
+def test_behind_what_others_changed_there_is_none(log: Log) -> None:
+    DeltaTable(log.path).delete("_event = 'message' and _time = 2")
+    assert found(log.path) is None
+    log.writer(owner="me").advance(4)  # it is not for a writer to say that all is well
+    assert found(log.path) is None
+    with pytest.raises(ForeignChangeError):
+        log.frontier()
 
 
 def cut(log: Log) -> None:

@@ -1,0 +1,345 @@
+"""What other programs do to a log's table, by who reads the log: right, or refused by name before a wrong row is seen."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+
+from spark_timely.answers.peek import peek
+from spark_timely.answers.subscribe import subscribe
+from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.stream import Scope
+from spark_timely.datasource.planner import ReplayPlanner, layout_of
+from spark_timely.datasource.reader import read_split
+from spark_timely.errors import ForeignChangeError, TimelyError
+from spark_timely.log import Log
+from spark_timely.log.cut import cut
+from spark_timely.log.log import create_log, open_log
+from spark_timely.spark.dataflow_tasks import catalog_of
+from tests.property.test_dataflow import runner
+from tests.unit.datasource.support import make_options
+
+SCHEMA = pa.schema([("v", pa.int64())])
+
+
+# Logs -----------------------------------------------------------------------------------------------------------------
+
+
+def rows_at(log: Log, *times: int) -> pa.Table:
+    """Return rows at times, and one late one that becomes a dead letter."""
+    rows: dict[str, Any] = {"_time": list(times), "v": [10 * time for time in times]}
+    if log.kind == "collection":
+        rows["_diff"] = [1] * len(times)
+    return pa.table(rows)
+
+
+def fill(log: Log, first: int, last: int) -> None:
+    for name in ("a", "b"):
+        writer = log.writer(name, owner="me", late_data="deadLetter")
+        for time in range(first, last):
+            writer.append(rows_at(log, max(time - 2, 0), time, time), advance_to=time + 1)
+
+
+def stream(path: str) -> Log:
+    log = create_log(path, SCHEMA, minimum=(0,), streams=2, merge_every=None)
+    fill(log, 0, 6)
+    return log
+
+
+def collection(path: str) -> Log:
+    log = create_log(path, SCHEMA, minimum=(0,), streams=2, kind="collection", merge_every=None)
+    fill(log, 0, 6)
+    return log
+
+
+def forgotten(path: str) -> Log:
+    log = stream(path)
+    log.retain("report", [4], owner="nightly")
+    log.allow_compaction([4])
+    log.compact(logical=True)
+    fill(log, 6, 8)
+    return log
+
+
+def output(path: str) -> Log:
+    """Return the output of a dataflow."""
+    log = stream(f"{path} in")
+    flow(log.path, path)()
+    return open_log(path)
+
+
+LOGS: dict[str, Callable[[str], Log]] = {
+    "stream": stream,
+    "collection": collection,
+    "forgotten": forgotten,
+    "output": output,
+}
+
+
+# What is done to them -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Deed:
+    """What another program does, of which kind of event it changes rows, and for which logs it is something."""
+
+    do: Callable[[DeltaTable], object]
+    changes: str = ""
+    kinds: tuple[str, ...] = tuple(LOGS)
+    # What delta-rs cannot do to such tables, or a log of this library does not outlive for another reason.
+    marks: tuple[str, ...] = field(default=())
+
+
+def _again(table: DeltaTable) -> None:
+    """Insert copies of some rows, as whoever loads a file twice does."""
+    rows = table.to_pyarrow_table(filters=[("_event", "=", "message"), ("_seq", "=", newest(table))])
+    write_deltalake(table, rows, mode="append")
+
+
+def newest(table: DeltaTable, event: str = "message") -> int:
+    return int(max(table.to_pyarrow_table(columns=["_seq"], filters=[("_event", "=", event)])["_seq"].to_pylist()))
+
+
+def _merge(table: DeltaTable) -> None:
+    source = pa.table({"_time": pa.array([5], pa.int64()), "v": pa.array([1], pa.int64())})
+    merged = table.merge(source, "t._event = 'message' and t._time = s._time", source_alias="s", target_alias="t")
+    merged.when_matched_update({"v": "s.v"}).execute()
+
+
+def _overwrite(table: DeltaTable) -> None:
+    rows = table.to_pyarrow_table(filters=[("_event", "=", "message")])
+    write_deltalake(table, rows.slice(1), mode="overwrite", predicate="_event = 'message'")
+
+
+def _delete_and_restore(table: DeltaTable) -> None:
+    before = table.version()
+    table.delete("_event = 'message'")
+    table.restore(before)
+
+
+def _optimized(table: DeltaTable) -> None:
+    table.optimize.compact()
+    DeltaTable(table.table_uri).optimize.z_order(["v"])
+
+
+RETAINED = ("forgotten",)
+HARMFUL = {
+    "delete of undelivered rows": Deed(lambda t: t.delete("_event = 'message' and _time = 5"), "message"),
+    "delete of delivered rows": Deed(
+        lambda t: t.delete("_event = 'message' and _time = 4 and _stream = 'a'"),
+        "message",
+        ("stream", "collection", "forgotten"),
+    ),
+    "delete of all rows": Deed(lambda t: t.delete("_event = 'message'"), "message"),
+    "insert of copies": Deed(_again, "message"),
+    "update of values": Deed(
+        lambda t: t.update({"v": "v + 1"}, predicate="_event = 'message' and _time = 5"), "message"
+    ),
+    "update of times": Deed(
+        lambda t: t.update({"_time": "_time - 1"}, predicate="_event = 'message' and _time = 5"), "message"
+    ),
+    "update of numbers": Deed(
+        lambda t: t.update({"_seq": "_seq - 1"}, predicate="_event = 'message' and _time = 5"), "message"
+    ),
+    "update of diffs": Deed(
+        lambda t: t.update({"_diff": "2"}, predicate="_event = 'message' and _time = 5"), "message", ("collection",)
+    ),
+    "merge": Deed(_merge, "message"),
+    "overwrite": Deed(_overwrite, "message"),
+    "update of progress": Deed(
+        lambda t: t.update({"_time": "100"}, predicate=f"_event = 'progress' and _seq = {newest(t)} and _count > 0"),
+        "progress",
+    ),
+    "delete of the newest progress": Deed(
+        lambda t: t.delete(f"_event = 'progress' and _seq = {newest(t)}"), "progress"
+    ),
+    "delete of all progress": Deed(lambda t: t.delete("_event = 'progress'"), "progress"),
+    "update of since": Deed(lambda t: t.update({"_time": "0"}, predicate="_event = 'since'"), "since", RETAINED),
+    "delete of since": Deed(lambda t: t.delete("_event = 'since'"), "since", RETAINED),
+    "delete of retainers": Deed(lambda t: t.delete("_event = 'retain'"), "retain", RETAINED),
+}
+HARMLESS = {
+    "optimize": Deed(_optimized),
+    "a checkpoint": Deed(lambda t: t.create_checkpoint()),
+    "a delete and its restore": Deed(_delete_and_restore),
+    "a delete of nothing": Deed(lambda t: t.delete("_event = 'message' and v = -7")),
+    "a column": Deed(lambda t: t.alter.add_columns([Field("w", "string")])),
+    "properties": Deed(
+        lambda t: t.alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 2 days"})
+    ),
+    "a vacuum": Deed(lambda t: t.vacuum(dry_run=False)),
+    "delete of dead letters": Deed(lambda t: t.delete("_event = 'dead'")),
+    "delete of what is forgotten": Deed(lambda t: t.delete("_event = 'message' and _time < 4"), "", RETAINED),
+}
+
+
+# Who reads them -------------------------------------------------------------------------------------------------------
+
+Answer = Any
+
+
+def contents(table: pa.Table) -> Counter[tuple[Any, ...]]:
+    names = [name for name in table.schema.names if name in ("_time", "v")]
+    return Counter(zip(*(table[name].to_pylist() for name in names), strict=True))
+
+
+def as_source(log: Log, **options: Any) -> Counter[tuple[Any, ...]]:
+    """Plan and read one batch as the source does."""
+    chosen = make_options(**options)
+    layout = layout_of(log, chosen)
+    splits = ReplayPlanner(log, chosen, layout).plan_batch()
+    found = [batch for split in splits for batch in read_split(split, layout, storage=log.storage)]
+    return contents(pa.Table.from_batches(found, layout.schema))
+
+
+def flow(path: str, out: str) -> Callable[[], object]:
+    scope = Scope("flow")
+    scope.replay(path).filter("v > 0").capture(out)
+
+    def advance() -> object:
+        engine = Engine("flow", scope.sinks, scope.storage, files_of=catalog_of, run="run")
+        engine.advance(runner(scope.storage))
+        return contents(open_log(out).messages())
+
+    return advance
+
+
+def subscribed(path: str) -> Answer:
+    with subscribe(path, progress=False) as found:
+        return sorted(str(row) for batch in found for row in batch.to_pylist())
+
+
+def readers(log: Log, folder: Path) -> Iterator[tuple[str, Callable[[], Answer]]]:
+    """Yield who reads a log, made before anything is done to it."""
+    path = log.path
+    least = log.since()
+    yield "live handle", lambda: (log.refresh(), contents(log.messages()))[1]
+    yield "live frontier", lambda: (log.refresh(), log.frontier())[1]
+    yield "fresh open", lambda: contents(open_log(path).messages())
+    yield "fresh frontier", lambda: open_log(path).frontier()
+    yield "batch", lambda: as_source(open_log(path))
+    made = cut([log])
+    yield "cut", lambda: as_source(open_log(path), cut=str(made))
+    if log.kind == "collection":
+        yield "peek", lambda: contents(peek(path))
+    if least == log.domain.minimum_frontier:
+        advance = flow(path, str(folder / "derived"))
+        advance()
+        yield "dataflow", advance
+    planner = ReplayPlanner(open_log(path), make_options(), layout_of(log, make_options()))
+    end = planner.latest(planner.initial())
+    yield "source", lambda: planner.latest(end)
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str]]:
+    """Each kind of log, made once."""
+    found = {}
+    for kind, make in LOGS.items():
+        folder = tmp_path_factory.mktemp(kind)
+        make(str(folder / "log"))
+        found[kind] = folder, "log"
+    return found
+
+
+def cells(deeds: dict[str, Deed]) -> list[Any]:
+    return [pytest.param(kind, name, id=f"{kind}-{name}") for name, deed in deeds.items() for kind in deed.kinds]
+
+
+@pytest.fixture
+def placed(originals: dict[str, tuple[Path, str]], tmp_path: Path) -> Callable[[str], Log]:
+    def place(kind: str) -> Log:
+        folder, _ = originals[kind]
+        shutil.copytree(folder, tmp_path / kind)
+        log = open_log(str(tmp_path / kind / "log"))
+        log.merge_every = None
+        return log
+
+    return place
+
+
+def refused(ask: Callable[[], Answer]) -> bool:
+    """Return whether the answer is refused by name."""
+    try:
+        ask()
+    except ForeignChangeError as error:
+        assert error.context["changed_at"], error
+        return True
+    except TimelyError as error:
+        # What is wrong besides is said by whoever finds it first.
+        return any(word in str(error) for word in ("TIMELY_ROLLED_BACK", "TIMELY_LOG_DAMAGED", "TIMELY_DATA_LOSS"))
+    return False
+
+
+@pytest.mark.parametrize(("kind", "name"), cells(HARMFUL))
+def test_what_others_changed_is_refused_until_it_is_restored(
+    placed: Callable[[str], Log], tmp_path: Path, kind: str, name: str
+) -> None:
+    log, deed = placed(kind), HARMFUL[name]
+    asked = dict(readers(log, tmp_path))
+    before = {who: ask() for who, ask in asked.items()}
+    whole = log.version
+    deed.do(DeltaTable(log.path))
+    assert DeltaTable(log.path).version() > whole
+    wrong = [who for who, ask in asked.items() if not refused(ask)]
+    assert not wrong, f"{wrong} say nothing of it"
+    with pytest.raises(ForeignChangeError, match=rf"RESTORE TABLE … TO VERSION AS OF {whole};"):
+        open_log(log.path).messages()
+    DeltaTable(log.path).restore(whole)
+    for who, ask in asked.items():
+        assert ask() == before[who], who
+    assert not open_log(log.path).verify().problems
+
+
+@pytest.mark.parametrize(("kind", "name"), cells(HARMLESS))
+def test_maintenance_by_others_changes_no_answer(
+    placed: Callable[[str], Log], tmp_path: Path, kind: str, name: str
+) -> None:
+    log, deed = placed(kind), HARMLESS[name]
+    asked = dict(readers(log, tmp_path))
+    before = {who: ask() for who, ask in asked.items()}
+    deed.do(DeltaTable(log.path))
+    for who, ask in asked.items():
+        assert ask() == before[who], who
+    if kind != "output":
+        fill(log, 8, 9)
+        fresh = open_log(log.path)
+        assert contents(fresh.messages()) == contents(log.messages())
+        assert not fresh.verify().problems
+
+
+@pytest.mark.parametrize("kind", ["stream", "collection"])
+@pytest.mark.parametrize("name", [name for name, deed in HARMFUL.items() if deed.changes in ("message", "progress")])
+def test_a_writer_continues_whose_progress_is_untouched(
+    placed: Callable[[str], Log], kind: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    deed = HARMFUL[name]
+    if kind not in deed.kinds:
+        pytest.skip(f"{name} is nothing for a {kind}")
+    log = placed(kind)
+    live, whole = log.writer("a", owner="me"), log.version
+    deed.do(DeltaTable(log.path))
+    for writer in (lambda: live, lambda: open_log(log.path).writer("a", owner="me")):
+        if deed.changes == "progress":
+            with pytest.raises(TimelyError, match="found rows changed by another|TIMELY_ROLLED_BACK|no progress rows"):
+                writer().append(rows_at(log, 8), advance_to=9)
+        else:
+            caplog.clear()
+            made = writer()
+            for _ in range(2):
+                at = made.state.frontier.elements[0][0]
+                made.append(rows_at(log, at), advance_to=at + 1)
+            assert sum("rows changed by another program" in record.message for record in caplog.records) == 1
+    with pytest.raises(TimelyError):
+        open_log(log.path).frontier()
+    DeltaTable(log.path).restore(whole)
+    fill(open_log(log.path), 8, 9)
+    assert not open_log(log.path).verify().problems
