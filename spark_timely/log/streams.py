@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.errors import DataLossError, LogDamagedError, RolledBackError
+from spark_timely.errors import DataLossError, LogDamagedError, RolledBackError, TimelyError
 from spark_timely.log.files.parquet import read_progress, side_by_side
 from spark_timely.log.foreign import changed_by_others
 from spark_timely.log.machine.state import (
@@ -294,7 +294,8 @@ class StreamStates:
             for stream, state in states.items()
         }
 
-    def _went_back(self, stream: str, found: str) -> RolledBackError:
+    def _went_back(self, stream: str, found: str) -> TimelyError:
+        self.check_untouched()  # where others changed rows, that is what is to be said
         return RolledBackError(
             f"could not read log {self.store.path!r}: found {found}",
             hint="open the log again, which was restored to an earlier state; do again what was done with the commits"
@@ -399,6 +400,7 @@ class StreamStates:
         index = self.store.live.index("progress")
         streams = index.lone_streams()
         if not streams:
+            self.check_untouched()
             msg = f"could not read log {self.store.path!r}: found no progress rows"
             raise LogDamagedError(
                 msg,
