@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_timely.errors import LogFormatError
+from spark_timely.errors import ForeignChangeError, LogFormatError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
 from spark_timely.time.antichain import Antichain
@@ -125,9 +125,13 @@ def test_deletion_vectors_are_refused_until_purged(spark: SparkSession, log_path
         log.refresh()
     spark.sql(f"REORG TABLE {table} APPLY (PURGE)")
     fresh = open_log(log_path)
-    assert fresh.messages().num_rows == 99
-    # The row is gone, and the check tells so.
+    # The row is gone.
+    with pytest.raises(ForeignChangeError, match=r"\(DELETE\) with 99 messages in the place of 100"):
+        fresh.messages()
     assert not fresh.verify().legal
+    spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF {log.version}")
+    assert open_log(log_path).messages().num_rows == 100
+    assert open_log(log_path).verify().legal
 
 
 def test_shallow_clone_is_refused_with_and_without_vectors(spark: SparkSession, log_path: str) -> None:

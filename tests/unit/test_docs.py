@@ -141,7 +141,7 @@ def test_python_of_a_page_is_python(page: Path) -> None:
         compile(block, str(page), "exec")
 
 
-@pytest.mark.parametrize("name", ["testing.md", "producers.md"])
+@pytest.mark.parametrize("name", ["testing.md", "producers.md", "other-programs.md"])
 def test_page_runs_without_spark(name: str, tmp_path: Path) -> None:
     parts = steps((ROOT / "docs" / "how-to" / name).read_text(encoding="utf-8"))
     assert run(parts, tmp_path) == [part.printed for part in parts]
