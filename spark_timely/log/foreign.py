@@ -24,7 +24,7 @@ _ROWS: Final = {
     "retain": "rows of retainers",
     "dead": "dead letters",
 }
-# Of many changes so many are named.
+# How many of many changes are named.
 _MOST_NAMED = 3
 
 

@@ -354,7 +354,7 @@ UPDATES = [name for name in HARMFUL if name.startswith("update of ") or name == 
 
 
 @pytest.mark.parametrize(("kind", "name"), [cell for cell in cells(HARMFUL) if cell.values[1] not in UPDATES])
-def test_behind_entries_that_were_cleaned_up_numbers_tell(placed: Callable[[str], Log], kind: str, name: str) -> None:
+def test_behind_cleaned_up_entries_numbers_tell(placed: Callable[[str], Log], kind: str, name: str) -> None:
     log = placed(kind)
     HARMFUL[name].do(DeltaTable(log.path))
     clean_up(log.path)
@@ -363,9 +363,7 @@ def test_behind_entries_that_were_cleaned_up_numbers_tell(placed: Callable[[str]
 
 
 @pytest.mark.parametrize(("kind", "name"), [cell for cell in cells(HARMLESS) if cell.values[1] != "a column"])
-def test_behind_entries_that_were_cleaned_up_what_is_whole_is_read(
-    placed: Callable[[str], Log], kind: str, name: str
-) -> None:
+def test_behind_cleaned_up_entries_a_whole_log_is_read(placed: Callable[[str], Log], kind: str, name: str) -> None:
     log = placed(kind)
     before = contents(log.messages())
     HARMLESS[name].do(DeltaTable(log.path))

@@ -444,7 +444,7 @@ def test_ours_that_judged_less_vouches_for_nothing() -> None:
     assert [entry.version for entry in found.look(table.evidence).open] == [world.newest - 1]
 
 
-def test_what_failed_while_files_are_read_is_judged_at_the_next_look() -> None:
+def test_what_could_not_be_read_is_judged_later() -> None:
     world, table, handle = small_world()
     world.append(0)
     world.delete_newest()

@@ -107,7 +107,7 @@ HARMFUL = {
 }
 
 
-def test_what_delta_spark_changes_is_refused_by_name_until_it_is_restored(world: World) -> None:
+def test_what_delta_spark_changes_is_refused_by_name(world: World) -> None:
     last = 4
     for name, statements in HARMFUL.items():
         world.grow(last, last + 1)

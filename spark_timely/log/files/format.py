@@ -6,8 +6,8 @@ Invariants
 2. What holds for the whole log (format version, kind, types and minimum of times, nullability of
    payload columns) is kept in the metadata of the column `_event`, as JSON under `timely.log`.
 3. Another format version than those of `FORMAT_VERSIONS` is refused; unknown facts of a known version are ignored.
-   Libraries that know less than a log needs are kept out so: of forgetting since version 3, of the marks by which our
-   commits are told from others' since version 4.
+   Libraries that know less than a log needs are kept out so: of forgetting since version 3, of marks that make our
+   commits known since version 4.
 4. In the table every payload column may be null, because progress rows have no payload; what the
    producer declared is in the metadata and holds for messages.
 """

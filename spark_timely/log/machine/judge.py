@@ -372,7 +372,7 @@ class Judge:
         Notes
         -----
         Whole is what has as many messages as live progress says, by commit: of those that may be forgotten in part, and
-        of values, nothing is told. Cost: progress is read, and of each file of several commits which they are.
+        of values, this says nothing. Cost: progress is read, and of each file of several commits which they are.
         """
         judge = cls.whole_at(form, version, files, raised=raised)
         return judge if judge._is_whole(judge._known, set(judge._live), evidence) else None

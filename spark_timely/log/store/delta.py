@@ -1116,7 +1116,7 @@ class DeltaStore:
     def _raise_format(self) -> None:
         """Raise the format of an older log, before its first commit that is marked.
 
-        By a commit that nothing may come before: what lies behind it is judged, and libraries that mark nothing find
+        By a commit that nothing may come before: what comes behind it is judged, and libraries that mark nothing find
         it at their next look.
 
         Raises

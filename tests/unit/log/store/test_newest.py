@@ -94,7 +94,7 @@ def log(log_path: str) -> Log:
     return log
 
 
-def test_behind_merges_by_others_the_log_is_opened_until_its_next_commit(log: Log) -> None:
+def test_behind_merges_by_others_the_log_is_opened(log: Log) -> None:
     DeltaTable(log.path).optimize.compact()
     assert found(log.path) is None
     log.writer(owner="me").advance(4)
