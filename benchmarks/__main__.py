@@ -22,6 +22,7 @@ from . import (
     exchange_cases,
     flat_cases,
     graph_cases,
+    guard_cases,
     history_cases,
     latency_cases,
     memory_cases,
@@ -61,6 +62,7 @@ def main() -> int:
     cases += exchange_cases.run(scratch, wanted)
     cases += flat_cases.run(scratch, wanted)
     cases += graph_cases.run(scratch, wanted)
+    cases += guard_cases.run(scratch, wanted)
     cases += cli_cases.run(scratch, wanted)
     cases += cluster_cases.run(scratch, wanted)
     cases += history_cases.run(scratch, wanted)
