@@ -71,13 +71,19 @@ class CutLog:
         log.check_may_read(needed, what=f"read log {log.path!r} at a cut")
 
     def check_commits(self, log: Log, /) -> None:
-        """Refuse a log without the commits that it had when the cut was made; raises `DataLossError`."""
+        """Refuse a log without the commits that it had when the cut was made.
+
+        Raises
+        ------
+        DataLossError, ForeignChangeError
+        """
         others = other_commits(log, self.commits)
         if others:
             log.refresh()
             others = other_commits(log, self.commits)
         if not others:
             return
+        log.frontier()  # where another program changed rows, that is what is to be said
         found = describe_other_commits(log.path, others, "the cut was made of")
         msg = f"could not read log {log.path!r} at a cut: {found}"
         raise DataLossError(

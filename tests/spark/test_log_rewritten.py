@@ -118,6 +118,7 @@ def test_deletion_vectors_are_refused_until_purged(spark: SparkSession, log_path
     table = f"delta.`{log_path}`"
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     assert open_log(log_path).messages().num_rows == 100
+    whole = open_log(log_path).version
     spark.sql(f"DELETE FROM {table} WHERE v = 7")
     with pytest.raises(LogFormatError, match="deletion vectors"):
         open_log(log_path)
@@ -129,7 +130,7 @@ def test_deletion_vectors_are_refused_until_purged(spark: SparkSession, log_path
     with pytest.raises(ForeignChangeError, match=r"\(DELETE\) with 99 messages in the place of 100"):
         fresh.messages()
     assert not fresh.verify().legal
-    spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF {log.version}")
+    spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF {whole}")
     assert open_log(log_path).messages().num_rows == 100
     assert open_log(log_path).verify().legal
 

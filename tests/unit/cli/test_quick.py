@@ -34,7 +34,11 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return what makes the verb look at the log by delta-rs alone, although this process has loaded the rest."""
 
     def begin() -> None:
-        monkeypatch.setattr(quick, "newest_frontier", lambda path: newest._found(path) if newest._is_whole(path) else 1)
+        def found(path: str) -> object:
+            entry = newest._newest(path)
+            return 1 if entry is None else newest._found(path, *entry)
+
+        monkeypatch.setattr(quick, "newest_frontier", found)
 
     return begin
 

@@ -227,7 +227,7 @@ def test_log_of_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 def _newer(facts: object) -> object:
     def newer(self: object) -> str:
         text: str = facts(self)  # type: ignore[operator]
-        return text.replace('"version": 2', '"version": 99')
+        return text.replace('"version": 4', '"version": 99')
 
     return newer
 

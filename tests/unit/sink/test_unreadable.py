@@ -39,7 +39,7 @@ def commit(driver: SinkDriver, action: dict[str, object]) -> None:
 def newer_format(driver: SinkDriver) -> None:
     """Make the log one of a format that is still to be invented."""
     for file in (driver.log_path / "_delta_log").glob("*.json"):
-        file.write_text(file.read_text().replace('\\\\\\"version\\\\\\": 2', '\\\\\\"version\\\\\\": 99'))
+        file.write_text(file.read_text().replace('\\\\\\"version\\\\\\": 4', '\\\\\\"version\\\\\\": 99'))
 
 
 def unknown_feature(driver: SinkDriver) -> None:
