@@ -506,7 +506,7 @@ def check_owner(state: StreamState, query: str | None) -> None:
 
 def _first_counts(log: Log, options: SinkOptions) -> StreamCounts:
     """Return what a stream that is still to be opened will hold: a claim, or a copy of a live stream's."""
-    if log.frontier().is_empty:
+    if all(state.closed for state in log.ends().values()):
         raise _closed(options.path, None)
     if log.unclaimed > 0:
         return StreamCounts.initial(log.domain.minimum)

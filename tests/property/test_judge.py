@@ -424,6 +424,21 @@ def test_restore_is_judged_at_the_version_that_it_names() -> None:
         assert handle.look(table) == (to == whole)
 
 
+def test_clone_that_brings_a_later_state_is_judged_by_numbers() -> None:
+    world, table, handle = small_world()
+    for _ in range(6):
+        world.append(0)
+    early, late = world.versions[2], world.newest
+    whole = world.versions[late]
+    world.restore(2)
+    new = [path for path in whole.live if path not in early.live]
+    world._commit("CLONE", new, [path for path in early.live if path not in whole.live], expected=whole.expected)
+    assert handle.look(table)
+    rows = next(path for path in new if path.startswith("_event=message/"))
+    world._commit("CLONE", [], [rows], suspect=True)
+    assert not handle.look(table)
+
+
 def test_ours_that_judged_less_vouches_for_nothing() -> None:
     world, table, handle = small_world()
     for _ in range(4):
@@ -559,10 +574,16 @@ def test_restore_behind_cleaned_up_entries_is_judged_by_numbers() -> None:
 
 NUMBERS_MUTANTS = [
     Mutant(
-        "what no entry explains is whole", "if self._is_whole({**self._known, **new}, live, evidence):", "if True:", 0
+        "what no entry explains is whole",
+        "return self._is_whole({**self._known, **new}, live, evidence)",
+        "return True",
+        0,
     ),
     Mutant(
-        "what no entry explains is open", "if self._is_whole({**self._known, **new}, live, evidence):", "if False:", 0
+        "what no entry explains is open",
+        "return self._is_whole({**self._known, **new}, live, evidence)",
+        "return False",
+        0,
     ),
     Mutant("commits that may be forgotten count", "if stay or not has_bounds else None", "if True else None", 4),
     Mutant(

@@ -452,6 +452,9 @@ class Judge:
             difference = self._after_ours(step, moves)
         elif entry.operation == "RESTORE":
             difference = self._after_restore(step, moves, mark, new, evidence)
+        elif entry.operation == "CLONE" and self._is_whole_after(moves, new, evidence):
+            # The state of another table, whose entries are not here: a log that is copied again and again.
+            difference = NOTHING
         else:
             difference = self._after_others(step, moves, new, evidence)
             dead = moves.get("dead")
@@ -608,16 +611,20 @@ class Judge:
         if found is None:
             found = self._from_before(wanted, mark, evidence)
         if found is None:
-            live = set(self._live.values())
-            for move in moves.values():
-                live = (live - move.out) | move.into
-            if self._is_whole({**self._known, **new}, live, evidence):
+            if self._is_whole_after(moves, new, evidence):
                 return NOTHING
             return self._after_others(step, moves, new, evidence)
         for key, known in found.missing.items():
             self._known.setdefault(key, known)
         suspects = tuple(replace(suspect, restored_at=step.version) for suspect in found.suspects)
         return replace(found, suspects=suspects) if found else NOTHING
+
+    def _is_whole_after(self, moves: Mapping[str, _Move], new: Mapping[str, _Known], evidence: Evidence) -> bool:
+        """Return whether numbers say that an entry leaves a state that is whole."""
+        live = set(self._live.values())
+        for move in moves.values():
+            live = (live - move.out) | move.into
+        return self._is_whole({**self._known, **new}, live, evidence)
 
     def _remembered_at(self, wanted: int | None, mark: int) -> _Difference | None:
         """Return the difference at a version with just these files, at the wanted one if it has them."""
