@@ -401,12 +401,16 @@ def _times(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def _peeks(draw: st.DrawFn) -> PeekStatement:
-    where = draw(_WHERE)
+    where, select, order = draw(_WHERE), draw(st.none() | _COLUMNS), draw(_ORDER)
+    if select is not None:
+        # What is not selected and has such a name is a function to Spark, and then it is no peek.
+        functions = {"current_date", "user"} - {name.lower() for name in select}
+        order = tuple(entry for entry in order if entry[0].lower() not in functions)
     return PeekStatement(
         *draw(_TARGET),
-        select=draw(st.none() | _COLUMNS),
+        select=select,
         where=None if where is None else where.removesuffix(" -- x\n"),
-        order_by=draw(_ORDER),
+        order_by=order,
         limit=draw(st.none() | st.integers(0, 10**18 - 1)),
         offset=draw(st.integers(0, 10**18 - 1)),
         **draw(_times()),
