@@ -29,7 +29,7 @@ MERGES, MERGED, POLLS = 100, 10, 9
 APPEND, OPEN, POLL = (
     "append_with_guard_vs_without",
     "open_100k_files_with_guard_vs_without",
-    "poll_100_foreign_vs_100_own",
+    "poll_100_foreign_vs_100_own_merges",
 )
 
 
