@@ -605,6 +605,7 @@ def _asked_frontier(log: Log, options: argparse.Namespace) -> Antichain:
     if options.stream is not None:
         state = _stream(log, options.stream)
         if options.at is None:
+            log.frontier()  # refuses where another program changed rows: progress may be among them
             return state.frontier
     if options.at is None:
         return log.frontier()

@@ -1400,6 +1400,7 @@ class Log:
         A stream that joined by a copy is counted in as soon as its donor's next commit is, whatever its
         wall clock says: what a moment saw as complete was so.
         """
+        self._states.check_untouched()
         return frontier_at(self, seq=seq, timestamp=timestamp, stream=stream)
 
     # Whole log -----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.errors import DataLossError, LogDamagedError, RolledBackError, TimelyError
+from spark_timely.errors import DataLossError, LogDamagedError, RolledBackError
 from spark_timely.log.files.parquet import read_progress, side_by_side
 from spark_timely.log.foreign import changed_by_others
 from spark_timely.log.machine.state import (
@@ -294,7 +294,7 @@ class StreamStates:
             for stream, state in states.items()
         }
 
-    def _went_back(self, stream: str, found: str) -> TimelyError:
+    def _went_back(self, stream: str, found: str) -> RolledBackError:
         self.check_untouched()  # where others changed rows, that is what is to be said
         return RolledBackError(
             f"could not read log {self.store.path!r}: found {found}",

@@ -416,8 +416,6 @@ class LogFormat:
     guarded_from : int or None
         The version of the table behind which each entry is judged: what others changed is refused. None: none is, for
         the log has no commit of a library that marks its own.
-    accepted : tuple of str
-        Tokens of the changes by others that somebody accepted, in that order.
 
     Examples
     --------
@@ -434,7 +432,6 @@ class LogFormat:
     key: tuple[str, ...] = ()
     forgets: bool = False
     guarded_from: int | None = 0
-    accepted: tuple[str, ...] = ()
     _cache: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -798,8 +795,6 @@ class LogFormat:
             said["guardedFrom"] = self.guarded_from
             if self.forgets:
                 said["forgets"] = True
-            if self.accepted:
-                said["accepted"] = list(self.accepted)
         return json.dumps(said, sort_keys=True, ensure_ascii=False)
 
     def raised(self, version: int) -> LogFormat:
@@ -855,7 +850,6 @@ class LogFormat:
             nullable = dict(facts.get("nullable", {}))
             kind = KINDS[KINDS.index(facts["kind"])]
             guarded_from = int(facts["guardedFrom"]) if version >= FORMAT_VERSION else None
-            accepted = tuple(map(str, facts.get("accepted", ())))
         except (InvalidUsageError, KeyError, TypeError, ValueError) as error:
             raise _unreadable_facts(path, text) from error
         bare = cls(domain, kind, pa.schema([]), version)
@@ -883,7 +877,6 @@ class LogFormat:
             merged,
             forgets=version == _FORGETFUL_VERSION or facts.get("forgets") is True,
             guarded_from=guarded_from,
-            accepted=accepted,
             _cache={"table": bare.table_fields},
         )
         try:

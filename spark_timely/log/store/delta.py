@@ -304,7 +304,6 @@ _WRITTEN_FEATURES = frozenset(
         "variantType-preview",
     }
 )
-_NO_HOOKS = {"post_commithook_properties": NO_HOOKS}
 # A handle that has not looked for this long opens the table again: others clean up by age, an hour at the least,
 # and not in order.
 _LONG_S = 1200.0
@@ -851,15 +850,23 @@ class DeltaStore:
 
     def _files_at(self, version: int) -> list[FileIndex] | None:
         """Return the files that were live at an earlier version; None if that cannot be told any more."""
-        names = self.storage.names("_delta_log")
+        names = set(self.storage.names("_delta_log"))
         checkpoints = {int(name[:20]) for name in names if CHECKPOINT.fullmatch(name)}
-        first = max((each for each in checkpoints if each <= version), default=0)
+        first = max((each for each in checkpoints if each <= version), default=-1)
+        needed = {f"{each:020d}.json" for each in range(first + 1, version + 1)}
+        if not needed <= names:
+            return None  # cleaned up
         try:
-            with table_at(self.storage, first, version) as (table, _):
+            with table_at(self.storage, max(first, 0), version) as (table, _):
                 return [index_files(self.format, pa.table(table.get_add_actions()))]
-        except (DeltaError, OSError) as error:
-            logger.debug("log %r: its files at version %d are not known: %s", self.path, version, error)
-            return None
+        except (DeltaError, OSError) as error:  # it is there: to pass over it would be to believe the log
+            msg = f"could not read log {self.path!r} at version={version}: found {plain(error)}"
+            raise StorageError(
+                msg,
+                hint="check the storage and the table's log, then try again",
+                context={"path": self.path, "version": version},
+                determinate=True,
+            ) from error
 
     def _rows_of(self, path: str, vector: str, event: str) -> pa.Table | None:
         """Return the rows of a file of the table, live or not; None if it is gone, or a vector masks some."""
@@ -1100,7 +1107,9 @@ class DeltaStore:
         """Add columns, in a commit from the snapshot."""
         fields = list(Schema.from_arrow(columns).fields)
         self._raise_format()
-        self._change(lambda alter, said: alter.add_columns(fields, commit_properties=said, **_NO_HOOKS))
+        self._change(
+            lambda alter, said: alter.add_columns(fields, commit_properties=said, post_commithook_properties=NO_HOOKS)
+        )
 
     def change_facts(self, form: LogFormat, *, exclusive: bool = False) -> None:
         """Give the log other facts, in a commit from the snapshot."""
@@ -1109,7 +1118,7 @@ class DeltaStore:
         facts = {METADATA_KEY: form.facts()}
 
         def change(alter: TableAlterer, said: CommitProperties | None) -> None:
-            alter.set_column_metadata("_event", facts, commit_properties=said, **_NO_HOOKS)
+            alter.set_column_metadata("_event", facts, commit_properties=said, post_commithook_properties=NO_HOOKS)
 
         self._change(change, exclusive=exclusive)
 

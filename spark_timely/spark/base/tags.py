@@ -59,7 +59,7 @@ def end_tagged(spark: SparkSession, tag: str, /) -> None:
 
 
 def home_of(spark: SparkSession, /) -> dict[str, str]:
-    """Return where the jobs of a session are found: `session` and `user` through Connect, else `application`.
+    """Return where the jobs of a session are found: `session` through Connect, else `application`.
 
     What a kind of session does not tell is left out.
     """
@@ -67,9 +67,6 @@ def home_of(spark: SparkSession, /) -> dict[str, str]:
     with suppress(Exception):  # whatever a kind of session raises where it has no such thing
         if is_remote(spark):
             found["session"] = str(spark.session_id)  # type: ignore[attr-defined]  # of Connect's alone
-            user = spark.client._user_id
-            if user:
-                found["user"] = str(user)
         else:
             found["application"] = str(spark.sparkContext.applicationId)
     return found
@@ -92,8 +89,8 @@ def way_to_end(home: Mapping[str, str], tag: str, /) -> str:
     "spark.sparkContext.cancelJobsWithTag('a') in application 'local-1'"
     """
     if "session" in home:
-        user = f";user_id={home['user']}" if "user" in home else ""
-        remote = f"sc://HOST:PORT/;session_id={home['session']}{user}"
+        remote = f"sc://HOST:PORT/;session_id={home['session']}"
+        # By the user of that session, whose name no public interface of Spark gives.
         return f"SparkSession.builder.remote({remote!r}).create().interruptTag({tag!r})"
     where = f" in application {home['application']!r}" if "application" in home else ""
     return f"spark.sparkContext.cancelJobsWithTag({tag!r}){where}"
