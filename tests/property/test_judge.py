@@ -518,21 +518,6 @@ def test_a_cold_judge_needs_each_entry_since_the_newest_mark() -> None:
     assert Judge.cold(table.form, since, replace(table.evidence, files=lambda _: None)) is None
 
 
-def test_looked_into_files_are_strange_no_more() -> None:
-    world, table, handle = small_world()
-    for _ in range(4):
-        world.append(0)
-    paths = world.live("message")
-    new = world._rewritten(paths)
-    world._commit("OPTIMIZE", new, paths, loud=False)
-    assert handle.look(table)
-    assert handle.judge.strange("message") == sorted(new)
-    handle.judge.looked_into(new[:1])
-    assert handle.judge.strange("message") == sorted(new[1:])
-    world.merge(world.newest)
-    assert not handle.judge.strange("progress")
-
-
 def restore_behind_cleaned_up_entries(seed: int, judge: type[Judge] = Judge) -> int:
     """Restore to some versions, one of them broken, where no entry leads to a mark; return how often that is open."""
     world, table, handle = small_world(("stream", "collection")[seed % 2], seed)

@@ -30,7 +30,6 @@ import pyarrow.compute as pc
 
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.errors import TimelyError
-from spark_timely.log.files.format import has_our_name
 from spark_timely.log.machine.since import is_later
 from spark_timely.protocol.note import Note
 from spark_timely.time.antichain import Antichain
@@ -245,9 +244,6 @@ class Judge:
         self._known: dict[str, _Known] = {}
         # Known files that are live no more, those first that went first.
         self._gone: dict[str, None] = {}
-        self._strange: set[str] = set()
-        # Files from the beginning whose names nobody asked about yet.
-        self._unexamined: list[str] = []
         self._difference = NOTHING
         self._mark = 0
         self._n_masked = 0
@@ -294,7 +290,6 @@ class Judge:
             known = map(_Known, repeat(index), range(len(paths)), index.events.tolist(), repeat(0))
             judge._live.update(zip(paths, paths, strict=True))
             judge._known.update(zip(paths, known, strict=True))
-            judge._unexamined += paths
         judge._mark = sum(map(hash, judge._live))
         judge._remember()
         return judge
@@ -423,22 +418,6 @@ class Judge:
         said, self._housekeeping = tuple(self._housekeeping), []
         return Judgement(self._open, said)
 
-    def strange(self, event: str) -> list[str]:
-        """Return the live files of a kind of event whose rows nobody of ours has looked at since another wrote them."""
-        self._examine()
-        found = (key for key in self._strange if self._known[key].event == event)
-        return sorted(path for key in found if self._live.get(path := _path(key)) == key)
-
-    def looked_into(self, paths: Iterable[str]) -> None:
-        """Note that files hold the rows that they should."""
-        self._examine()
-        self._strange.difference_update(paths)
-
-    def _examine(self) -> None:
-        """Look at the names of the files from the beginning."""
-        self._strange.update(path for path in self._unexamined if path in self._known and not has_our_name(path))
-        self._unexamined.clear()
-
     def _judge(self, step: Step, evidence: Evidence) -> None:
         """Take one entry in. What it needs is read before anything is changed (invariant 2)."""
         entry = step.entry
@@ -463,13 +442,6 @@ class Judge:
                 housekeeping = ForeignChange(step.version, entry.operation, entry.timestamp, changes)
         touched = any(move.out for move in moves.values()) or "since" in moves
         self._dirty = self._dirty or difference != self._difference or bool(difference and touched)
-        for key in adds:
-            if entry.ours:
-                if key in self._known:
-                    self._examine()
-                self._strange.discard(key)
-            elif key not in self._known and not has_our_name(key):
-                self._strange.add(key)
         self._known.update(new)
         self._replace(moves, mark)
         self._difference, self.version = difference, step.version
@@ -680,7 +652,6 @@ class Judge:
             del self._gone[key]
             if key not in self._difference.missing:
                 del self._known[key]
-                self._strange.discard(key)
 
     def _weigh(self, evidence: Evidence) -> None:
         """Compare what the rows of the difference say; what says the same is no difference (invariant 3)."""
