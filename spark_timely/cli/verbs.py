@@ -379,6 +379,11 @@ def _newest_positions(log: Log, options: argparse.Namespace) -> dict[str, int]:
 
 def _stats(options: argparse.Namespace, console: Console) -> bool:
     log = asked_log(options)
+    with log.as_it_is():  # whoever asks what is wrong with a log gets the rest of it too
+        return _show_stats(log, console)
+
+
+def _show_stats(log: Log, console: Console) -> bool:
     if console.json_mode:
         console.answer(_facts(log))
         return True

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from spark_timely.cli import main
 from spark_timely.cli.output import (
@@ -135,6 +136,21 @@ def test_text_that_is_no_utf8_is_shown_as_bytes(run: Run, tmp_path: Path) -> Non
     assert (first["ok"], first["w"]) == ("b", plain_value(b"\xff"))
     assert (second["w"], second["n"]) == (plain_value(b"a"), {"x": [plain_value(b"a")]})
     assert run("head", str(driver.log_path))[0] == 0
+
+
+def test_stats_show_what_others_changed(run: Run, log: Log) -> None:
+    DeltaTable(log.path).delete("_event = 'message'")
+    said = f"another program changed rows: version={log.version + 1} (DELETE) with 0 messages in the place of 5"
+    code, out, _ = run("stats", log.path)
+    assert (code, said in out) == (0, True)
+    code, out, _ = run("stats", log.path, "--json")
+    assert (code, json.loads(out)["warnings"]) == (0, [said])
+    code, out, _ = run("verify", log.path)
+    assert (code, said in out) == (1, True)
+    for words in ([], ["--stream", next(iter(log.streams()))], ["--complete"]):
+        code, _, err = run("frontier", log.path, *words)
+        assert code not in (0, 2)
+        assert "TIMELY_FOREIGN_CHANGE" in err
 
 
 def test_stats_count_missing_and_differing_micro_batches(run: Run, tmp_path: Path) -> None:
