@@ -15,12 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from spark_timely.continual.engine import TaskEngine, TaskPlan
 from spark_timely.continual.plan import StepPlan, TaskSource
@@ -30,7 +32,7 @@ from spark_timely.dataflow.engine.outputs import failure_of, note_of
 from spark_timely.dataflow.logs import Sink, least_time
 from spark_timely.dataflow.stream import Scope
 from spark_timely.datasource.retaining import RetainedPosition
-from spark_timely.errors import OperatorError, PlanMismatchError, StorageError, TimelyError
+from spark_timely.errors import ForeignChangeError, OperatorError, PlanMismatchError, StorageError, TimelyError
 from spark_timely.log import Log
 from spark_timely.log.log import MemoryLog, create_log, open_log
 from spark_timely.log.machine import decide
@@ -1038,10 +1040,11 @@ def idle(replica: Replica, *, failing: bool = False) -> list[bool]:
 def plain_world(tmp_path: Path, case: Case) -> World:
     """Return a world that begins before all times, with one stream per log."""
     rng = random.Random(0)
-    while True:
-        world = World(tmp_path, rng, case)
+    for number in count():
+        world = World(tmp_path / str(number), rng, case)
         if all(streams == [0] for streams in world.at.values()):
             return world
+    raise AssertionError
 
 
 def start(world: World) -> Replica:
@@ -1078,6 +1081,29 @@ def test_each_write_time_is_one_commit(tmp_path: Path) -> None:
     world.append("log1", 0, [], world.time(20))
     assert idle(replica) == [True]
     assert replica.bodies.runs == [3, 4, 9, 11]
+    assert world.frontier(OUT) == 12
+    world.check(idle=replica)
+
+
+@pytest.mark.parametrize("changed", ["log0", "log1"])
+def test_task_refuses_what_others_changed(tmp_path: Path, changed: str) -> None:
+    world = plain_world(tmp_path, Case("join", WITH_REFERENCE, delta=True))
+    replica = start(world)
+    rows = [(time, ("a", time), 1) for time in (3, 4, 9)]
+    for name in ("log0", "log1"):
+        world.histories[name].updates += rows
+        world.append(name, 0, rows, world.time(5 if name == "log0" else 20))
+    idle(replica)
+    at = world.frontier(OUT)
+    world.append("log0", 0, [], world.time(12))
+    whole = world.look(changed).version
+    DeltaTable(world.look(changed).path).delete(f"_event = 'message' and _time = {world.time(9)}")
+    assert idle(replica, failing=True) == []
+    assert [type(error) for error in replica.engine.failures] == [ForeignChangeError]
+    assert world.frontier(OUT) == at
+    DeltaTable(world.look(changed).path).restore(whole)
+    replica = start(world)
+    idle(replica)
     assert world.frontier(OUT) == 12
     world.check(idle=replica)
 
