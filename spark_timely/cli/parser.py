@@ -222,7 +222,14 @@ def _changing_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _repair_arguments(parser: argparse.ArgumentParser) -> None:
     _log_argument(parser)
-    parser.add_argument("--yes", action="store_true", help="do it; else it is only said what would be done")
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument("--yes", action="store_true", help="do it; else it is only said what would be done")
+    asked.add_argument(
+        "--accept",
+        metavar="TOKEN",
+        help="accept what another program changed, by the token of the error that refuses the log: messages are as they"
+        " are, progress is put back",
+    )
 
 
 def _wait_arguments(parser: argparse.ArgumentParser) -> None:
@@ -768,9 +775,10 @@ VERBS: tuple[Verb, ...] = (
     ),
     Verb(
         "repair",
-        "put whole entries in the place of damaged ones",
+        "put whole entries in the place of damaged ones; accept what another program changed",
         "Find entries of the table's log that a power cut left empty, cut or missing, and say what can be done and what"
-        " is lost. With --yes it is done. Exit code 1 if there is damage that was left as it is.",
+        " is lost. With --yes it is done. Exit code 1 if there is damage that was left as it is. With --accept messages"
+        " that another program changed are taken as they are, where a RESTORE is not possible any more.",
         _repair_arguments,
     ),
     Verb(

@@ -804,6 +804,8 @@ _REPAIRED = {
 def _repair(options: argparse.Namespace, console: Console) -> bool:
     from spark_timely.log.store.repair import repair_log
 
+    if options.accept is not None:
+        return _accept(options, console)
     report = repair_log(options.log, apply=options.yes)
     if console.json_mode:
         console.answer(dataclasses.asdict(report))
@@ -817,6 +819,25 @@ def _repair(options: argparse.Namespace, console: Console) -> bool:
     if report.steps and not report.applied and not console.json_mode:
         console.line("nothing was changed: stop who writes to the log, and give --yes to do it")
     return report.applied or not report.steps
+
+
+def _accept(options: argparse.Namespace, console: Console) -> bool:
+    report = asked_log(options).accept_change(options.accept)
+    if console.json_mode:
+        console.answer(dataclasses.asdict(report))
+        return True
+    for change in report.changes:
+        console.line(f"accepted: {printable(change)}")
+    if report.put_back:
+        console.line(f"{count_text(len(report.put_back), 'file')} of progress put back")
+    if report.commits:
+        console.line(
+            f"{count_text(report.commits, 'commit')} with other messages: {report.more} more, {report.less} less,"
+            f" {count_text(report.other, 'commit')} with as many"
+        )
+    if report.accepted:
+        console.line(f"who has read the log before is refused until it says acceptChange={report.token}, or begins again")
+    return True
 
 
 def _wait(

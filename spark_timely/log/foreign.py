@@ -67,13 +67,18 @@ def changed_by_others(attempt: str, path: str, changes: Sequence[ForeignChange])
     """
     named = "; ".join(describe_change(change) for change in changes[:_MOST_NAMED])
     more = f", and {len(changes) - _MOST_NAMED} more" if len(changes) > _MOST_NAMED else ""
-    whole = changes[0].restore_to
-    return ForeignChangeError(
-        f"{attempt}: found rows changed by another program: {named}{more}",
-        hint="restore the table to a version in which its rows were whole"
+    whole, token = changes[0].restore_to, changes[0].token
+    hint = (
+        "restore the table to a version in which its rows were whole"
         if whole is None
         else f"restore the table to version={whole}, which is whole: RESTORE TABLE … TO VERSION AS OF {whole}; what was"
-        " committed after it is to be done again",
-        context={"path": path},
+        " committed after it is to be done again"
+    )
+    if token:
+        hint += f". Where that is not possible, `spark-timely repair LOG --accept {token}` takes the messages as they are"
+    return ForeignChangeError(
+        f"{attempt}: found rows changed by another program: {named}{more}",
+        hint=hint,
+        context={"path": path, **({"token": token} if token else {})},
         changed_at=[change.version for change in changes],
     )

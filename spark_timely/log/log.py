@@ -35,6 +35,7 @@ from spark_timely.errors import (
     described,
     shown,
 )
+from spark_timely.log.acceptance import AcceptReport, accept_change
 from spark_timely.log.admission import policy_of
 from spark_timely.log.arguments import check_schema, check_text, check_whole, clock_us, names_of, size_of
 from spark_timely.log.background import run_aside
@@ -326,6 +327,15 @@ class Log:
     def dead_files(self) -> FileIndex:
         """Return the files of dead letters in the snapshot."""
         return self._states.files("dead")
+
+    def accepted_files(self) -> FileIndex:
+        """Return the files in the snapshot that say which messages commits have since a change was accepted."""
+        return self._states.files("accepted")
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """Tokens of the changes by other programs that were accepted, in their order, as of the snapshot."""
+        return self.store.format.accepted
 
     def progress_files(self) -> FileIndex:
         """Return the files of progress rows in the snapshot."""
@@ -1436,6 +1446,47 @@ class Log:
         """
         with self.as_it_is():
             return verify_log(self, since=None if since is None else self.domain.parse_frontier(since))
+
+    def accept_change(self, token: str, /) -> AcceptReport:
+        """Accept what another program changed in the log: from then on the messages are as they are.
+
+        Where RESTORE is not possible any more. Progress, since and retainers are put back as they were written. Who has
+        read before is refused until it says that it knows: queries and mirrors by `acceptChange`, dataflows and tasks
+        by `replaces`; a cut is made again.
+
+        Parameters
+        ----------
+        token : str
+            As the error says it, which refuses the log. Of everything that is changed now, and of nothing else.
+
+        Returns
+        -------
+        AcceptReport
+
+        Raises
+        ------
+        InvalidUsageError
+            If nothing is changed, or something else than the token stands for.
+        LogDamagedError
+            If progress cannot be put back, for its files are deleted; if messages are of commits that no stream has
+            made; if files are missing.
+        StorageError
+
+        Notes
+        -----
+        Cost: reads all messages. Done twice it is the same as once.
+
+        Examples
+        --------
+        >>> from spark_timely.log import MemoryLog
+        >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]))
+        >>> log.accept_change("9f3b11d2a0c7e845")
+        Traceback (most recent call last):
+        ...
+        spark_timely.errors.InvalidUsageError: could not accept a change of log ...
+        """
+        with self._lock:
+            return accept_change(self, self._states, token)
 
     def describe(self) -> dict[str, Any]:
         """Return facts about the log, as plain values.

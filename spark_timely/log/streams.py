@@ -129,6 +129,9 @@ class CaptureLog(Protocol):
     def dead_files(self) -> FileIndex:
         """Return the files of dead letters."""
 
+    def accepted_files(self) -> FileIndex:
+        """Return the files of commits with changes that were accepted."""
+
     def progress(self) -> pa.Table:
         """Return all progress rows, sorted by stream and seq."""
 

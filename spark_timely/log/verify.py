@@ -24,8 +24,9 @@ import pyarrow.parquet as pq
 from spark_timely.canonical.state import CanonicalState
 from spark_timely.errors import DataLossError, NotBeyondError, ProtocolError, described
 from spark_timely.log.files.format import in_schema
-from spark_timely.log.files.parquet import BROKEN, corrupt, open_parquet
+from spark_timely.log.files.parquet import BROKEN, corrupt, open_parquet, read_progress
 from spark_timely.log.foreign import describe_change
+from spark_timely.log.machine.judge import accepted_rows
 from spark_timely.log.machine.since import as_of_since, is_later, needed_from
 from spark_timely.log.machine.state import OPEN_STREAM, StreamState, states_by_seq, stream_codes
 from spark_timely.protocol.event import StreamEvents
@@ -33,7 +34,7 @@ from spark_timely.protocol.rules import StreamCounts, verify_events
 from spark_timely.time.arrays import IntArray, minimal, unique_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from spark_timely.log.streams import CaptureLog
     from spark_timely.time.antichain import Antichain
@@ -96,7 +97,7 @@ def _check_relative(log: CaptureLog, since: Antichain) -> None:
         )
 
 
-class _Tally:
+class Tally:
     """Messages per commit, gathered file by file: how many, bounds, and minimal times."""
 
     def __init__(self, arity: int) -> None:
@@ -147,24 +148,18 @@ def verify_log(log: CaptureLog, *, since: Antichain | None = None) -> VerifyRepo
     if since is not None:
         _check_relative(log, since)
     problems = [f"another program changed rows: {describe_change(each)}" for each in log.foreign_changes()]
-    tally = _Tally(domain.arity)
     state = CanonicalState(form.payload, domain.arity)
-    index = log.files()
-    for path in index.paths.tolist():
-        try:
-            for table in row_groups(log, path, form.data_schema):
-                times = domain.from_columns(table)
-                diffs = table["_diff"].to_numpy() if form.kind == "collection" else None
-                tally.add(table["_stream"], np.asarray(table["_seq"].to_numpy(), np.int64), times)
-                if since is not None:
-                    seen, kept = as_of_since(form.kind, since, times)
-                    if kept is not None:
-                        table, seen = table.filter(pa.array(kept)), seen[kept]
-                    state.add(table, seen, diffs)
-                    continue
-                state.add(table, times, diffs)
-        except DataLossError as error:
-            problems.append(described(error))
+
+    def also(table: pa.Table, times: IntArray) -> None:
+        diffs = table["_diff"].to_numpy() if form.kind == "collection" else None
+        if since is not None:
+            times, kept = as_of_since(form.kind, since, times)
+            if kept is not None:
+                table, times = table.filter(pa.array(kept)), times[kept]
+        state.add(table, times, diffs)
+
+    tally, lost = tally_of(log, also)
+    problems += lost
     dead = log.dead_files()
     for path in dead.paths.tolist():
         if not log.storage.exists(path):
@@ -173,8 +168,9 @@ def verify_log(log: CaptureLog, *, since: Antichain | None = None) -> VerifyRepo
     by_stream: dict[str, list[StreamState]] = {}
     for one in states:
         by_stream.setdefault(one.stream, []).append(one)
+    accepted = accepted_states(log)
     for name, commits in by_stream.items():
-        problems += _check_stream(log, name, commits, tally, by_stream)
+        problems += _check_stream(log, name, commits, tally, by_stream, accepted)
     known = {(s.stream, s.seq) for s in states}
     bases = {name: commits[0].seq for name, commits in by_stream.items() if commits[0].note.base}
     problems += [
@@ -192,9 +188,48 @@ def verify_log(log: CaptureLog, *, since: Antichain | None = None) -> VerifyRepo
         dead_letters=int(dead.rows.clip(min=0).sum()),
         commits=len(states),
         streams=len(by_stream) - (OPEN_STREAM in by_stream),
-        files=len(index) + len(dead),
+        files=len(log.files()) + len(dead),
         problems=tuple(problems[:_MAX_PROBLEMS]),
     )
+
+
+def tally_of(
+    log: CaptureLog, also: Callable[[pa.Table, IntArray], None] | None = None
+) -> tuple[Tally, list[str]]:
+    """Count the messages of a log by commit; return what is missing or corrupt besides.
+
+    Parameters
+    ----------
+    log : CaptureLog
+    also : callable, optional
+        Is given each row group, and the times of its rows.
+    """
+    form, problems = log.format, []
+    tally = Tally(form.domain.arity)
+    for path in log.files().paths.tolist():
+        try:
+            for table in row_groups(log, path, form.data_schema):
+                times = form.domain.from_columns(table)
+                tally.add(table["_stream"], np.asarray(table["_seq"].to_numpy(), np.int64), times)
+                if also is not None:
+                    also(table, times)
+        except DataLossError as error:
+            problems.append(described(error))
+    return tally, problems
+
+
+def judged_states(log: CaptureLog) -> list[StreamState]:
+    """Return the state after each commit all whose messages are there as they were written."""
+    lasting = _lasting(log)
+    return [state for state in states_by_seq(log.format, log.progress()) if lasting(state)]
+
+
+def accepted_states(log: CaptureLog) -> dict[tuple[str, int], StreamState]:
+    """Return commits as they say the messages that they have since a change of theirs was accepted."""
+    paths = log.accepted_files().paths.tolist()
+    tables = [read_progress(log.storage, path, log.format.progress_schema) for path in paths]  # none, as a rule
+    newest_last = accepted_rows(log.format, tables)
+    return {(state.stream, state.seq): state for rows in newest_last for state in states_by_seq(log.format, rows)}
 
 
 def row_groups(log: CaptureLog, path: str, schema: pa.Schema) -> Iterator[pa.Table]:
@@ -226,10 +261,11 @@ def _check_stream(
     log: CaptureLog,
     name: str,
     commits: list[StreamState],
-    tally: _Tally,
+    tally: Tally,
     by_stream: dict[str, list[StreamState]],
+    accepted: Mapping[tuple[str, int], StreamState],
 ) -> list[str]:
-    """Return what is wrong with one stream."""
+    """Return what is wrong with one stream; of commits with accepted changes only whether these are all."""
     problems: list[str] = []
     lasting = _lasting(log)
     seqs = [s.seq for s in commits]
@@ -246,6 +282,7 @@ def _check_stream(
     for one in commits:
         key = (name, one.seq)
         n_rows = tally.rows.get(key, 0)
+        one = accepted.get(key, one)
         if not lasting(one):
             if log.kind == "stream" and n_rows > (one.rows or 0):
                 problems.append(
@@ -261,7 +298,11 @@ def _check_stream(
     arity = log.domain.arity
     # The first one has no messages, or what it followed is forgotten.
     rest = commits[1:]
-    sent = [(s.seq, tally.minima[name, s.seq]) for s in rest if (name, s.seq) in tally.minima]
+    sent = [
+        (s.seq, tally.minima[name, s.seq])
+        for s in rest
+        if (name, s.seq) in tally.minima and (name, s.seq) not in accepted
+    ]
     none = np.empty((0, arity), np.int64)
     changes = [
         (

@@ -48,7 +48,7 @@ FORMAT_VERSIONS: Final = (2, 3, FORMAT_VERSION)
 # Of a log that has forgotten, before a fact said so.
 _FORGETFUL_VERSION = 3
 METADATA_KEY = "timely.log"
-EVENTS = ("message", "progress", "dead", "since", "retain")
+EVENTS = ("message", "progress", "dead", "since", "retain", "accepted")
 LogKind: TypeAlias = Literal["stream", "collection"]
 """What the messages of a log are: events, or updates of a collection."""
 KINDS: Final[tuple[LogKind, ...]] = ("stream", "collection")
@@ -400,6 +400,9 @@ class LogFormat:
     guarded_from : int or None
         The version of the table behind which each entry is judged: what others changed is refused. None: none is, for
         the log has no commit of a library that marks its own.
+    accepted : tuple of str
+        Tokens of the changes by other programs that were accepted, in their order: who has seen the log before one of
+        them has seen other rows.
 
     Examples
     --------
@@ -416,6 +419,7 @@ class LogFormat:
     key: tuple[str, ...] = ()
     forgets: bool = False
     guarded_from: int | None = 0
+    accepted: tuple[str, ...] = ()
     _cache: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -779,6 +783,8 @@ class LogFormat:
             said["guardedFrom"] = self.guarded_from
             if self.forgets:
                 said["forgets"] = True
+            if self.accepted:
+                said["accepted"] = list(self.accepted)
         return json.dumps(said, sort_keys=True, ensure_ascii=False)
 
     def raised(self, version: int) -> LogFormat:
@@ -834,6 +840,7 @@ class LogFormat:
             nullable = dict(facts.get("nullable", {}))
             kind = KINDS[KINDS.index(facts["kind"])]
             guarded_from = int(facts["guardedFrom"]) if version >= FORMAT_VERSION else None
+            accepted = tuple(map(str, facts.get("accepted", ())))
         except (InvalidUsageError, KeyError, TypeError, ValueError) as error:
             raise _unreadable_facts(path, text) from error
         bare = cls(domain, kind, pa.schema([]), version)
@@ -861,6 +868,7 @@ class LogFormat:
             merged,
             forgets=version == _FORGETFUL_VERSION or facts.get("forgets") is True,
             guarded_from=guarded_from,
+            accepted=accepted,
             _cache={"table": bare.table_fields},
         )
         try:

@@ -18,6 +18,8 @@ Invariants
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -108,6 +110,8 @@ class ForeignChange:
         Streams whose progress differs by it; None where that may be any.
     restore_to : int or None
         The newest version before at which nothing was open; None if that is not known.
+    token : str
+        Of all that is open in the log: who accepts it, says this. Empty where it cannot be accepted.
     """
 
     version: int
@@ -117,6 +121,7 @@ class ForeignChange:
     restored_at: int | None = None
     streams: frozenset[str] | None = frozenset()
     restore_to: int | None = None
+    token: str = ""
 
 
 class Judgement(NamedTuple):
@@ -126,12 +131,34 @@ class Judgement(NamedTuple):
     ----------
     open : tuple of ForeignChange
         By version. While there is one, nothing is delivered.
+    state : str
+        What tells this difference from any other: its entries and its files. Empty where nothing is open.
+    put_back : mapping of str to (frozenset of str, frozenset of str)
+        By kind of event but messages the files that are missing, and those that should not be there.
     housekeeping : tuple of ForeignChange
         Entries since the look before in which others changed dead letters: to be said, never refused.
     """
 
     open: tuple[ForeignChange, ...]
     housekeeping: tuple[ForeignChange, ...]
+    state: str = ""
+    put_back: Mapping[str, tuple[frozenset[str], frozenset[str]]] = MappingProxyType({})
+
+
+class Numbers(NamedTuple):
+    """How many messages are live, by commit, against what progress says, where the two differ.
+
+    Attributes
+    ----------
+    differing : mapping of (str, int) to (int, int)
+        By stream and number how many there should be, and how many there are. Commits that may be forgotten in part are
+        left out.
+    beyond : mapping of str to int
+        Streams with messages of commits that progress does not have, with the greatest such number.
+    """
+
+    differing: Mapping[tuple[str, int], tuple[int, int]]
+    beyond: Mapping[str, int]
 
 
 class _Known(NamedTuple):
@@ -361,8 +388,13 @@ class Judge:
     @classmethod
     def by_numbers(
         cls, form: LogFormat, version: int, files: Sequence[FileIndex], evidence: Evidence, *, raised: int = 0
-    ) -> Judge | None:
-        """Return a judge that begins where no entry leads from a mark to a version; None if that is not whole.
+    ) -> Judge | Numbers | None:
+        """Return a judge that begins where no entry leads from a mark to a version; or what is not whole there.
+
+        Returns
+        -------
+        Judge, Numbers or None
+            None where progress, or what since is, cannot be told.
 
         Notes
         -----
@@ -370,7 +402,8 @@ class Judge:
         of values, this says nothing. Cost: progress is read, and of each file of several commits which they are.
         """
         judge = cls.whole_at(form, version, files, raised=raised)
-        return judge if judge._is_whole(judge._known, set(judge._live), evidence) else None
+        numbers = judge._numbers(judge._known, set(judge._live), evidence)
+        return judge if numbers is not None and not any(numbers) else numbers
 
     def copied(self) -> Judge:
         """Return the same in an object of its own."""
@@ -416,7 +449,28 @@ class Judge:
         if not self._open and not self._n_masked:
             self.clear = self.version
         said, self._housekeeping = tuple(self._housekeeping), []
-        return Judgement(self._open, said)
+        if not self._open:
+            return Judgement((), said)
+        return Judgement(self._open, said, self._state(), self._put_back())
+
+    def _state(self) -> str:
+        """Return what tells the difference from any other; of messages alone, if they differ: the rest is put back."""
+        found = {event: self._parts(event) for event in _JUDGED_EVENTS}
+        found = {"message": found["message"]} if any(found["message"]) else found
+        versions = [each.version for each in self._open if found.keys() == set(_JUDGED_EVENTS) or "message" in each.changes]
+        parts = {event: [sorted(side) for side in sides] for event, sides in found.items()}
+        return hashlib.sha256(json.dumps([versions, parts], sort_keys=True).encode()).hexdigest()
+
+    def _parts(self, event: str) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the files of a kind of event that are missing, and those that should not be there."""
+        return tuple(  # type: ignore[return-value]
+            frozenset(key for key in keys if self._known[key].event == event)
+            for keys in (self._difference.missing, self._difference.extra)
+        )
+
+    def _put_back(self) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
+        found = {event: self._parts(event) for event in _JUDGED_EVENTS if event != "message"}
+        return {event: sides for event, sides in found.items() if any(sides)}
 
     def _judge(self, step: Step, evidence: Evidence) -> None:
         """Take one entry in. What it needs is read before anything is changed (invariant 2)."""
@@ -825,22 +879,31 @@ class Judge:
         Asked where no entry leads from a mark to a state: values may have changed unseen. Commits that may be
         forgotten, in whole or in part, are passed over.
         """
-        by_event = {event: [key for key in live if known[key].event == event] for event in _JUDGED_EVENTS}
+        numbers = self._numbers(known, live, evidence)
+        return numbers is not None and not any(numbers)
+
+    def _numbers(self, known: Mapping[str, _Known], live: set[str], evidence: Evidence) -> Numbers | None:
+        """Return where live messages and progress differ; None where progress, or what since is, cannot be told."""
+        by_event = {event: [key for key in live if known[key].event == event] for event in (*_JUDGED_EVENTS, "accepted")}
         progress = self._tables(by_event["progress"], evidence)
         since = self.form.domain.minimum_frontier
         if by_event["since"]:
             tables = self._tables(by_event["since"], evidence)
             found = self._since_in(tables)
             if found is None:
-                return False
+                return None
             since = found
-        if not progress:
-            return False
+        accepted = self._tables(by_event["accepted"], evidence)
+        if not progress or accepted is None:
+            return None
         wanted = self._wanted(progress, since)
         newest: dict[str, int] = {}
         for stream, seq in wanted:
             newest[stream] = max(seq, newest.get(stream, -1))
         first = {stream: min(seq for name, seq in wanted if name == stream) for stream in newest}
+        for commit, rows in accepted_counts(self.form, accepted).items():
+            if wanted.get(commit) is not None:
+                wanted[commit] = rows
         there: Counter[tuple[str, int]] = Counter()
         for key in by_event["message"]:
             index, place, _, masked = known[key]
@@ -849,17 +912,21 @@ class Judge:
                 continue
             table = evidence.rows(_path(key), _vector(key), "message")
             if table is None:
-                return False
+                return None
             there.update(zip(table["_stream"].to_pylist(), table["_seq"].to_pylist(), strict=True))
+        beyond: dict[str, int] = {}
+        differing: dict[tuple[str, int], tuple[int, int]] = {}
         for (stream, seq), rows in there.items():
             if seq > newest.get(stream, -1):
-                return False
-            if seq < first[stream]:
+                beyond[stream] = max(seq, beyond.get(stream, seq))
                 continue
             n_wanted = wanted.get((stream, seq), 0)
-            if n_wanted is not None and rows != n_wanted:
-                return False
-        return all(not n_rows or there[commit] == n_rows for commit, n_rows in wanted.items())
+            if seq >= first[stream] and n_wanted is not None and rows != n_wanted:
+                differing[stream, seq] = (n_wanted, rows)
+        differing |= {
+            commit: (n_rows, 0) for commit, n_rows in wanted.items() if n_rows and commit not in there
+        }
+        return Numbers(differing, beyond)
 
     def _wanted(self, tables: Sequence[pa.Table], since: Antichain) -> dict[tuple[str, int], int | None]:
         """Return how many messages each commit has; None of those that may be forgotten in part."""
@@ -882,6 +949,31 @@ class Judge:
             if seq >= bases.get(stream, seq):
                 found[stream, seq] = (n_rows or 0) if stay or not has_bounds else None
         return found
+
+
+def accepted_counts(form: LogFormat, tables: Iterable[pa.Table]) -> dict[tuple[str, int], int]:
+    """Return how many messages commits have since changes of theirs were accepted, by stream and number.
+
+    Parameters
+    ----------
+    form : LogFormat
+    tables : iterable of pyarrow.Table
+        Rows of `accepted`: what was written down for a token counts from when the log's facts have it.
+    """
+    found: dict[tuple[str, int], int] = {}
+    for rows in accepted_rows(form, tables):  # one turn per change that was accepted
+        columns = (rows[name].to_pylist() for name in ("_stream", "_seq", "_rows"))
+        found.update(((stream, seq), n_rows) for stream, seq, n_rows in zip(*columns, strict=True))
+    return found
+
+
+def accepted_rows(form: LogFormat, tables: Iterable[pa.Table]) -> list[pa.Table]:
+    """Return what was written down of commits for each change that was accepted, the newest last."""
+    every = list(tables)
+    if not every or not form.accepted:
+        return []
+    rows = pa.concat_tables(every)
+    return [rows.filter(pc.equal(rows["_reason"], token)) for token in form.accepted]
 
 
 def changes_nothing(step: Step) -> bool:

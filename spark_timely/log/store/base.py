@@ -19,6 +19,7 @@ import uuid
 from typing import TYPE_CHECKING, Protocol
 
 from spark_timely.log.files.format import EVENTS
+from spark_timely.log.machine.judge import Judgement
 from spark_timely.log.files.index import LiveFiles, index_adds
 from spark_timely.log.machine.commit_loop import LostRaceError
 from spark_timely.log.store.storage import MemoryStorage, Storage
@@ -145,6 +146,9 @@ class Store(Protocol):
         StorageError
             If what is needed to tell cannot be read.
         """
+
+    def judgement(self) -> Judgement:
+        """Return what `foreign_changes` does, with what it takes to put progress back."""
 
     def flush(self) -> None:
         """Make the commits of the snapshot outlast a power cut, whoever made them.
@@ -302,6 +306,10 @@ class MemoryStore:
     def foreign_changes(self) -> tuple[ForeignChange, ...]:
         """Return nothing: no other program sees the table."""
         return ()
+
+    def judgement(self) -> Judgement:
+        """Return nothing: no other program sees the table."""
+        return Judgement((), ())
 
     def _change(self, form: LogFormat, *, exclusive: bool = False) -> None:
         with self.table.lock:

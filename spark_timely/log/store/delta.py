@@ -84,7 +84,7 @@ from spark_timely.log.store.entries import (
     signed,
 )
 from spark_timely.log.store.features import table_rules
-from spark_timely.log.store.guard import Guard
+from spark_timely.log.store.guard import Guard, with_token
 from spark_timely.log.store.keys import delta_options
 from spark_timely.log.store.scratch import (
     CHECKPOINT,
@@ -115,7 +115,7 @@ if TYPE_CHECKING:
 
     from deltalake.table import TableAlterer
 
-    from spark_timely.log.machine.judge import ForeignChange
+    from spark_timely.log.machine.judge import ForeignChange, Judgement
     from spark_timely.log.machine.state import DataFile
     from spark_timely.log.store.storage import TableStorage
 
@@ -834,7 +834,11 @@ class DeltaStore:
 
     def foreign_changes(self) -> tuple[ForeignChange, ...]:
         """Return what other programs changed in the log, and nobody undid, as of the snapshot."""
-        return self._guard.look(self.format, self.version, self.live)
+        return self.judgement().open
+
+    def judgement(self) -> Judgement:
+        """Return what other programs changed in the log, as of the snapshot, with what it takes to put progress back."""
+        return with_token(self._guard.look(self.format, self.version, self.live), self.table_id)
 
     def _judged(self) -> int | None:
         """Return up to which version nothing is open; None if that cannot be told: no commit hangs on it."""

@@ -12,10 +12,13 @@ Invariants
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import hashlib
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from spark_timely.log.files.format import EVENTS
-from spark_timely.log.machine.judge import ForeignChange, Judge, changes_nothing
+from spark_timely.log.machine.judge import ForeignChange, Judge, Judgement, Numbers, changes_nothing
 from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from spark_timely.log.machine.judge import Evidence, Step
 
 logger = masked_logger(__name__)
+
+NOTHING_OPEN: Final = Judgement((), ())
 
 
 class Guard:
@@ -43,7 +48,7 @@ class Guard:
         # The version up to which nothing is open, as far as no judge is needed to tell; None: not looked for yet.
         self._calm: int | None = None
         # What is open where numbers alone can tell, of nobody knows whose work, and the version of which it is.
-        self._lost: tuple[int, tuple[ForeignChange, ...]] | None = None
+        self._lost: tuple[int, Judgement] | None = None
 
     def copied(self, evidence: Evidence) -> Guard:
         """Return the same in an object of its own, for another handle."""
@@ -75,7 +80,7 @@ class Guard:
         if self._judge is not None:
             self._judge.take([step])
 
-    def look(self, form: LogFormat, version: int, live: LiveFiles) -> tuple[ForeignChange, ...]:
+    def look(self, form: LogFormat, version: int, live: LiveFiles) -> Judgement:
         """Return what others changed, and nobody undid, up to the snapshot.
 
         Parameters
@@ -90,13 +95,13 @@ class Guard:
         Cost: nothing where all entries since the last look are ours; the first look reads the newest entry, as a rule.
         """
         if self._calm == version or form.guarded_from is None:
-            return ()
+            return NOTHING_OPEN
         if self._judge is None and (self._lost is None or self._lost[0] != version):
             self._begin(form, version, live)
         if self._lost is not None:
             return self._lost[1]
         if self._judge is None:
-            return ()
+            return NOTHING_OPEN
         found = self._judge.look(self._evidence)
         for entry in found.housekeeping:
             logger.warning(
@@ -105,7 +110,7 @@ class Guard:
                 entry.operation,
                 entry.version,
             )
-        return found.open
+        return found
 
     def judged(self, form: LogFormat, version: int, live: LiveFiles) -> int | None:
         """Return up to which version all entries were judged and nothing was open; None if that cannot be told."""
@@ -124,9 +129,28 @@ class Guard:
                 return
             self._judge = Judge.cold(form, since, self._evidence, raised=raised)
         if self._judge is None:
-            self._judge = Judge.by_numbers(form, version, _indexes(live), self._evidence, raised=raised)
-        if self._judge is None:
-            self._lost = version, (ForeignChange(version, "", None, {"message": (-1, -1)}, streams=None),)
+            found = Judge.by_numbers(form, version, _indexes(live), self._evidence, raised=raised)
+            if isinstance(found, Judge):
+                self._judge = found
+            else:
+                self._lost = version, _by_numbers(version, found)
+
+
+def with_token(found: Judgement, table_id: str) -> Judgement:
+    """Return what is open with its token: of this table, and of nothing else that may be open in it."""
+    if not found.state:
+        return found
+    token = hashlib.sha256(f"{table_id}\n{found.state}".encode()).hexdigest()[:16]
+    return found._replace(open=tuple(replace(each, token=token) for each in found.open))
+
+
+def _by_numbers(version: int, numbers: Numbers | None) -> Judgement:
+    """Return what is open where no entry tells whose work it is, and numbers alone do."""
+    change = ForeignChange(version, "", None, {"message": (-1, -1)}, streams=None)
+    if numbers is None or numbers.beyond:
+        return Judgement((change,), ())  # of progress that is lost nothing can be accepted
+    state = hashlib.sha256(json.dumps(sorted(map(str, numbers.differing.items()))).encode()).hexdigest()
+    return Judgement((change,), (), state)
 
 
 def _indexes(live: LiveFiles) -> list[FileIndex]:

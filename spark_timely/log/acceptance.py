@@ -1,0 +1,259 @@
+"""Accept what another program changed in a log: from then on the messages are as they are.
+
+Progress, since and retainers are never taken as others left them: their files are put back as our commits wrote them.
+Messages are: each commit whose messages are others now is written down once more, as it would say them, in a file of a
+kind of event of its own. The last commit gives the log other facts: nothing before it is judged again, and the token is
+among those that were accepted, by which every position that was reached before is known.
+
+Invariants
+----------
+1. Each commit is exclusive, and made from the snapshot in which the token is that of what is open.
+2. Until the last one the change stays open; the same call again leads to the same, from wherever it ended.
+3. Progress that cannot be put back, and messages of commits that progress does not have, are refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from spark_timely.errors import DataLossError, InvalidUsageError, LogDamagedError, StorageError, shown
+from spark_timely.log.files.parquet import describe_progress, read_progress, write_progress_file
+from spark_timely.log.foreign import describe_change
+from spark_timely.log.machine.commit_loop import MOST_ATTEMPTS, LostRaceError
+from spark_timely.log.machine.state import DataFile, StreamState, batch_rows
+from spark_timely.log.verify import Tally, accepted_states, judged_states, tally_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from spark_timely.log.files.index import FileIndex
+    from spark_timely.log.machine.judge import ForeignChange
+    from spark_timely.log.store.base import Store
+    from spark_timely.log.streams import CaptureLog, StreamStates
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptReport:
+    """What was accepted, and what was put back.
+
+    Parameters
+    ----------
+    path : str
+    token : str
+    changes : tuple of str
+        What other programs did, as sentences.
+    commits : int
+        Commits whose messages are others than they brought.
+    more, less : int
+        Messages more and less than they brought, of the commits that have more, and of those that have less.
+    other : int
+        Commits that have as many messages as before, and other ones.
+    put_back : tuple of str
+        Files of progress, since and retainers that are part of the log again.
+    accepted : bool
+        Whether messages are others now; else all was put back, and no reader is refused.
+    table_version : int
+        From which on the log is as it is.
+    """
+
+    path: str
+    token: str
+    changes: tuple[str, ...]
+    commits: int
+    more: int
+    less: int
+    other: int
+    put_back: tuple[str, ...]
+    accepted: bool
+    table_version: int
+
+
+def accept_change(log: CaptureLog, states: StreamStates, token: str) -> AcceptReport:
+    """Accept what is open in a log. See `spark_timely.log.log.Log.accept_change`."""
+    store = states.store
+    attempt = f"could not accept a change of log {store.path!r}"
+    if not isinstance(token, str) or not token:
+        msg = f"{attempt}: found token={shown(token)}"
+        raise InvalidUsageError(msg, hint="give the token as the error says it, which refuses the log")
+    log.check_writable()
+    report = AcceptReport(store.path, token, (), 0, 0, 0, 0, (), accepted=False, table_version=store.version)
+    for _ in range(MOST_ATTEMPTS):
+        store.refresh()
+        found = store.judgement()
+        if not found.open:
+            return _finished(attempt, store, report, token)
+        _check_token(attempt, found.open, token)
+        report = replace(report, changes=tuple(dict.fromkeys([*report.changes, *map(describe_change, found.open)])))
+        try:
+            if found.put_back:
+                report = replace(report, put_back=_put_back(attempt, store, found.put_back))
+                continue
+            counted = _write_down(attempt, log, states, token)
+            store.refresh()
+            left = store.judgement().open
+            if not left:
+                continue
+            _check_token(attempt, left, token)
+            form = replace(store.format, guarded_from=store.version + 1, accepted=(*store.format.accepted, token))
+            store.change_facts(form, exclusive=True)
+        except LostRaceError:
+            continue
+        store.refresh()
+        store.flush()
+        return replace(report, **counted, accepted=True, table_version=store.version)
+    raise StorageError(
+        f"{attempt}: found {MOST_ATTEMPTS} lost races",
+        hint="try again: too many others commit at once",
+        context={"path": store.path},
+        determinate=True,
+    )
+
+
+def _finished(attempt: str, store: Store, report: AcceptReport, token: str) -> AcceptReport:
+    """Return the report where nothing is open any more; refuse where nothing was."""
+    if report.put_back or token in store.format.accepted:
+        store.flush()
+        return replace(report, accepted=token in store.format.accepted, table_version=store.version)
+    msg = f"{attempt}: found no change of another program"
+    raise InvalidUsageError(
+        msg,
+        hint="nothing need be accepted: what was changed was undone, or was messages that may be forgotten",
+        context={"path": store.path},
+    )
+
+
+def _check_token(attempt: str, changes: Sequence[ForeignChange], token: str) -> None:
+    """Refuse a token that is not of all that is open."""
+    now = changes[0].token
+    if now == token:
+        return
+    named = "; ".join(map(describe_change, changes[:3]))
+    if not now:
+        msg = f"{attempt}: found {named}, of which progress may be lost"
+        raise LogDamagedError(
+            msg,
+            hint="restore the table to a version in which its rows were whole",
+            determinate=True,
+        )
+    msg = f"{attempt}: found token {now!r} of what is changed now, not {token!r}: {named}"
+    raise InvalidUsageError(
+        msg, hint=f"look at what has changed since, and accept it as a whole: --accept {now}", context={"token": now}
+    )
+
+
+# Progress -------------------------------------------------------------------------------------------
+
+
+def _put_back(
+    attempt: str, store: Store, sides: Mapping[str, tuple[frozenset[str], frozenset[str]]]
+) -> tuple[str, ...]:
+    """Make the files of our commits part of the log again, in the place of those by others."""
+    adds = [_file(attempt, store, event, path) for event, (missing, _) in sides.items() for path in sorted(missing)]
+    removes = [
+        each for event, (_, extra) in sides.items() for each in _files_of(store.live.index(event), event, extra)
+    ]
+    store.transact(adds, [], removes=removes, exclusive=True)
+    store.refresh(after_put=True)
+    store.flush()
+    return tuple(file.path for file in adds)
+
+
+def _file(attempt: str, store: Store, event: str, path: str) -> DataFile:
+    """Describe a file that was part of the log before."""
+    form = store.format
+    try:
+        rows = read_progress(store.storage, path, form.progress_schema)
+        size = store.storage.read(path).size
+    except DataLossError as error:
+        msg = f"{attempt}: found file {path!r} of {event} deleted, which another program took out of the table"
+        raise LogDamagedError(
+            msg,
+            hint="restore the file from a copy, or the table to a version in which its rows were whole: progress is"
+            " never taken as another program left it",
+            context={"path": store.path, "file": path},
+            determinate=True,
+        ) from error
+    return describe_progress(path, size, rows, form.domain, event=event)
+
+
+def _files_of(index: FileIndex, event: str, paths: frozenset[str]) -> list[DataFile]:
+    """Return live files as a commit takes them that removes them."""
+    found = index.select(np.isin(index.paths.astype(str), sorted(paths))) if paths and len(index) else None
+    if found is None:
+        return []
+    none = np.empty((0, index.min_times.shape[1]), np.int64)
+    return [
+        DataFile(path, size, max(rows, 0), event, "{}", none, None)
+        for path, size, rows in zip(found.paths.tolist(), found.sizes.tolist(), found.rows.tolist(), strict=True)
+    ]
+
+
+# Messages -------------------------------------------------------------------------------------------
+
+
+def _write_down(attempt: str, log: CaptureLog, states: StreamStates, token: str) -> dict[str, int]:
+    """Commit how many messages each commit has now whose messages are others; return what is counted."""
+    store, form = states.store, states.store.format
+    with states.as_it_is():
+        tally, problems = tally_of(log)
+        if problems:
+            msg = f"{attempt}: found {problems[0]}"
+            raise LogDamagedError(
+                msg, hint="restore what is lost before", context={"path": store.path}, determinate=True
+            )
+        _check_beyond(attempt, store, tally, states.newest())
+        accepted = accepted_states(log)
+        known = [accepted.get((state.stream, state.seq), state) for state in judged_states(log)]
+    counted = {"commits": 0, "more": 0, "less": 0, "other": 0}
+    new = []
+    for state in known:  # one turn per commit
+        now = _restated(state, tally, token)
+        if now is None:
+            continue
+        new.append(batch_rows(form, now))
+        counted["commits"] += 1
+        counted["more"] += max(now.rows - state.rows, 0)
+        counted["less"] += max(state.rows - now.rows, 0)
+        counted["other"] += now.rows == state.rows
+    if new:
+        rows = pa.concat_tables(new)
+        stream, seq = str(rows["_stream"][0]), int(rows["_seq"][0].as_py())
+        file = write_progress_file(store.storage, rows, stream, seq, form.domain, event="accepted")
+        store.transact([file], [], exclusive=True)
+        store.flush()
+    return counted
+
+
+def _restated(state: StreamState, tally: Tally, token: str) -> StreamState | None:
+    """Return a commit as it would say the messages that it has now; None if it does."""
+    key = (state.stream, state.seq)
+    rows, bounds = tally.rows.get(key, 0), tally.bounds.get(key)
+    same_bounds = (state.bounds is None) == (bounds is None) and (
+        bounds is None or np.array_equal(bounds, np.asarray(state.bounds))
+    )
+    if rows == state.rows and same_bounds:
+        return None
+    return replace(state, n_rows=rows, bounds=bounds, reason=token)
+
+
+def _check_beyond(attempt: str, store: Store, tally: Tally, newest: Mapping[str, StreamState]) -> None:
+    """Refuse messages of commits that no stream has made: a later commit would have the same number."""
+    beyond = [
+        (stream, seq) for stream, seq in tally.rows if stream not in newest or seq > newest[stream].seq
+    ]
+    if not beyond:
+        return
+    stream, seq = min(beyond)
+    made = f"up to {newest[stream].seq}" if stream in newest else "none of this name"
+    msg = f"{attempt}: found messages with _seq={seq} of stream {stream!r}, whose commits are {made}"
+    raise LogDamagedError(
+        msg,
+        hint="delete them, and accept what the next error names: DELETE FROM the table WHERE _event = 'message' AND"
+        f" _stream = {stream!r} AND _seq >= {seq}",
+        context={"path": store.path, "stream": stream, "seq": seq},
+        determinate=True,
+    )
