@@ -455,6 +455,13 @@ class SourceOptions(Options):
     fail_on_data_loss: bool = _option(
         "failOnDataLoss", "bool", "true", "Whether a missing data file fails the read or is passed over."
     )
+    accept_change: str | None = _option(
+        "acceptChange",
+        "str",
+        None,
+        "The token of the newest change by another program that was accepted in the log, for which a checkpoint from "
+        "before is refused: the query continues behind it, and what it delivered stays.",
+    )
     consumer_id: str | None = _option(
         "consumerId",
         "str",

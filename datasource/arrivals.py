@@ -24,7 +24,7 @@ from spark_timely.datasource.reader import sorted_schema
 from spark_timely.datasource.recent import RecentProgress
 from spark_timely.errors import DataLossError
 from spark_timely.log.machine.history import History
-from spark_timely.log.machine.rollback import made_last
+from spark_timely.log.machine.rollback import accepted_commit, made_last
 from spark_timely.log.machine.since import may_read, moved_to, needed_from
 from spark_timely.log.machine.state import OPEN_STREAM
 from spark_timely.log.reader import check_remembered
@@ -182,7 +182,7 @@ class Arrivals:
         names = made_last(moments, n_bytes)
         states = {name: ends[name] for name in names if name in newest}
         states |= self._recent.states({name: earlier[name] for name in names if name in earlier})
-        return {name: (last[name], states[name].identity) for name in names}
+        return {**{name: (last[name], states[name].identity) for name in names}, **accepted_commit(self._log.accepted)}
 
     def _target(self, start: Seqs, selection: Selection, pinned: Seqs | None) -> Seqs:
         target = self._reached(selection.streams, pinned)

@@ -29,9 +29,10 @@ from spark_timely.datasource.catalog import Catalog
 from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split, frontier_changes, make_layout
 from spark_timely.datasource.recent import CommitBound
 from spark_timely.errors import DataLossError, NotBeyondError
+from spark_timely.log.acceptance import describe_others
 from spark_timely.log.cut import Cut
 from spark_timely.log.machine.decide import missing_stream
-from spark_timely.log.machine.rollback import describe_other_commits, newest_commits, other_commits
+from spark_timely.log.machine.rollback import ACCEPTED, is_accepted, newest_commits, other_commits
 from spark_timely.log.machine.since import may_read, moved_to, needed_from
 from spark_timely.log.reader import check_between
 from spark_timely.log.wait import Throttle, idle_poll_s
@@ -62,7 +63,7 @@ def cut_of(log: Log, options: SourceOptions, /) -> Cut | None:
     if options.cut is None:
         return None
     found = Cut.from_json(options.cut)
-    found.check_log(log)
+    found.check_log(log, accept=options.accept_change)
     return found
 
 
@@ -185,7 +186,7 @@ class ReplayPlanner:
         self._pinned: _Pin | None = None
         self._asked = False
         self._checked_streams = False
-        self._checked_commits: Commits = {}
+        self._checked_commits: tuple[Commits, tuple[str, ...]] = {}, ()
         self._answered: Offset = self._first
         self._admitted: Admission | None = None
 
@@ -261,7 +262,7 @@ class ReplayPlanner:
         if self._retained is not None and found.consumer is None:
             found = replace(found, consumer=self._retained.identity)
         self._answered = found
-        self._checked_commits = found.commits
+        self._checked_commits = found.commits, self._log.accepted
         return found.to_json()
 
     def commit(self, end: Mapping[str, Any]) -> None:
@@ -424,7 +425,7 @@ class ReplayPlanner:
         ends = self._log.ends()
         every = streams is None or any(name not in ends for name in streams)
         chosen = {name: state for name, state in ends.items() if every or name in (streams or ())}
-        return newest_commits(chosen, _COMMITS_BYTES)
+        return newest_commits(chosen, _COMMITS_BYTES, self._log.accepted)
 
     def _pinned_seqs(self) -> dict[str, int] | None:
         return None if self._pinned is None else self._pinned.seqs
@@ -631,22 +632,26 @@ class ReplayPlanner:
         To continue would leave out what it now has before the position, and what was delivered of the commits that are
         gone would stay.
         """
-        if offset.commits == self._checked_commits:
+        if (offset.commits, self._log.accepted) == self._checked_commits:
             return
-        others = other_commits(self._log, offset.commits)
+        accept = self._options.accept_change
+        others = other_commits(self._log, offset.commits, accept=accept)
         if others:
             self._refresh(at_once=True)
-            others = other_commits(self._log, offset.commits)
+            others = other_commits(self._log, offset.commits, accept=accept)
         if others:
-            found = describe_other_commits(self._log.path, others, "the query has seen")
+            found = describe_others(self._log, others, "the query has seen")
             msg = f"could not continue from the checkpoint: {found}"
+            hint = "put back the log that the query has seen, it was restored to an earlier state"
+            if is_accepted(others):
+                hint = f"continue behind the change: acceptChange={others[ACCEPTED][1]}"
             raise DataLossError(
                 msg,
-                hint="put back the log that the query has seen, it was restored to an earlier state; or begin with a"
+                hint=f"{hint}; or begin with a"
                 " new checkpoint, and make again what was made from the rows that the query delivered",
                 context={"path": self._log.path, "stream": next(iter(others))},
             )
-        self._checked_commits = offset.commits
+        self._checked_commits = offset.commits, self._log.accepted
 
     def _check_streams(self, offset: Offset) -> None:
         """Say, once per run, which of the streams that were named are not there.

@@ -45,10 +45,12 @@ from spark_timely.errors import (
     TimelyError,
     described,
 )
+from spark_timely.log.acceptance import describe_others
 from spark_timely.log.contents import check_contents
 from spark_timely.log.cut import Cut, entry_of
 from spark_timely.log.files.parquet import open_parquet, read_file, side_by_side
 from spark_timely.log.log import Log, MemoryLog, open_log
+from spark_timely.log.machine.rollback import accepted_commit
 from spark_timely.log.machine.since import may_read
 from spark_timely.log.reader import consolidate_updates, seen_rows
 from spark_timely.log.store.urls import identity
@@ -250,6 +252,8 @@ class Subscriber:
     form : RowForm
     poll_s : float
         Seconds between two looks while it waits.
+    accepted : tuple of str
+        The changes by other programs that were accepted in the log when it began.
     forgotten : bool
         Whether messages of a stream may be missing that the log had forgotten when it began.
     holder : Holder or None
@@ -260,6 +264,7 @@ class Subscriber:
     progress: Progress
     form: RowForm
     poll_s: float
+    accepted: tuple[str, ...] = ()
     forgotten: bool = False
     holder: Holder | None = None
     closed: bool = False
@@ -514,6 +519,7 @@ class Follower:
 
     def _read(self, subscriber: Subscriber, interval: Interval) -> Updates:
         course, key = subscriber.progress.course, self._key(subscriber, interval)
+        self._check_accepted(subscriber)
         if interval.lower == interval.upper:  # a beginning without rows
             return Updates(interval, read_interval(self.log, course, interval), self.log.format)
         kept = self._kept.get(key)
@@ -543,6 +549,21 @@ class Follower:
         # Behind the first interval times of one coordinate are where they were, whatever the origin.
         moved = len(course.origin) > 1 or interval.lower == Antichain.of(course.origin)
         return interval.lower, course.origin if moved else None
+
+    def _check_accepted(self, subscriber: Subscriber) -> None:
+        """Refuse to continue behind a change by another program that was accepted since it began."""
+        log = self.log
+        if log.accepted != subscriber.accepted:
+            behind = accepted_commit(log.accepted)
+            msg = f"could not continue a subscription: {describe_others(log, behind, 'it has given')}"
+            raise DataLossError(
+                msg,
+                hint="subscribe again, and make again what was made from the rows; or resume_from its cut, with"
+                f" accept_change={log.accepted[-1]!r}"
+                if behind
+                else "subscribe again: the log was restored to an earlier state",
+                context={"path": log.path},
+            )
 
     def _check_may_read(self, subscriber: Subscriber) -> None:
         holder, log = subscriber.holder, self.log

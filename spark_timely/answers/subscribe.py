@@ -334,6 +334,7 @@ def subscribe(
     name: str | None = None,
     expiry: str | dt.timedelta = "7 days",
     resume_from: FrontierLike | Cut | None = None,
+    accept_change: str | None = None,
     max_bytes: int | str | None = None,
     poll_s: float | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -379,6 +380,9 @@ def subscribe(
         What was stored with the rows that were given: continue there. `Subscription.cut`, or its text, names the log
         and its history too; a `position` alone is believed, with a name only if the log knows that. Of times of several
         coordinates `as_of` has to be the one of the first subscription.
+    accept_change : str, optional
+        The token of the newest change by another program that was accepted in the log, which a cut from before is
+        refused for: continue behind it, with what was given.
     max_bytes : int or str, optional
         Greatest size of the rows of one interval. A larger one ends the subscription with an error.
     poll_s : float, optional
@@ -460,14 +464,15 @@ def subscribe(
         form = row_form(attempt, log.format, progress=progress, envelope=envelope, key=key, order_by=order_by)
         end = None if up_to is None else log.domain.parse_time(up_to)
         if resume_from is not None:
-            course = _resumed(attempt, log, resume_from, as_of, end, name)
+            course = _resumed(attempt, log, resume_from, as_of, end, name, accept_change)
         else:
             course = _begun(attempt, log, as_of, at_least, end, snapshot=snapshot)
         _check_since(
             attempt, log, course, name, snapshot=snapshot, forgotten=forgotten, resumed=resume_from is not None
         )
         gone = forgotten and log.kind == "stream" and log.since() != log.domain.minimum_frontier
-        return Subscriber(Progress(course), form, follower.poll_s if poll is None else poll, forgotten=gone)
+        every_s = follower.poll_s if poll is None else poll
+        return Subscriber(Progress(course), form, every_s, log.accepted, forgotten=gone)
 
     subscriber = follower.attach(make, name=name, expiry=kept)
     position = None if resume_from is None else subscriber.progress.course.start
@@ -528,13 +533,14 @@ def _resumed(
     as_of: TimeLike | None,
     up_to: tuple[int, ...] | None,
     name: str | None,
+    accept: str | None,
 ) -> Course:
     """Return the course of one that continues another."""
     domain = log.domain
     if isinstance(resume_from, str) and resume_from.lstrip().startswith("{"):
         resume_from = Cut.from_json(resume_from)
     if isinstance(resume_from, Cut):
-        resume_from.check_log(log)
+        resume_from.check_log(log, accept=accept)
         progress = resume_from.frontier
         said = domain.render_frontier(progress)
     else:

@@ -836,7 +836,7 @@ def _accept(options: argparse.Namespace, console: Console) -> bool:
             f" {count_text(report.other, 'commit')} with as many"
         )
     if report.accepted:
-        console.line(f"who has read the log before is refused until it says acceptChange={report.token}, or begins again")
+        console.line(f"readers from before are refused until they say acceptChange={report.token}, or begin again")
     return True
 
 

@@ -24,7 +24,8 @@ from spark_timely.errors import DataLossError, InvalidUsageError, LogDamagedErro
 from spark_timely.log.files.parquet import describe_progress, read_progress, write_progress_file
 from spark_timely.log.foreign import describe_change
 from spark_timely.log.machine.commit_loop import MOST_ATTEMPTS, LostRaceError
-from spark_timely.log.machine.state import DataFile, StreamState, batch_rows
+from spark_timely.log.machine.rollback import describe_other_commits, is_accepted
+from spark_timely.log.machine.state import DataFile, StreamState, batch_rows, states_by_seq
 from spark_timely.log.verify import Tally, accepted_states, judged_states, tally_of
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.judge import ForeignChange
+    from spark_timely.log.machine.rollback import Commits
     from spark_timely.log.store.base import Store
     from spark_timely.log.streams import CaptureLog, StreamStates
 
@@ -92,7 +94,7 @@ def accept_change(log: CaptureLog, states: StreamStates, token: str) -> AcceptRe
             if found.put_back:
                 report = replace(report, put_back=_put_back(attempt, store, found.put_back))
                 continue
-            counted = _write_down(attempt, log, states, token)
+            counted = _write_down(attempt, log, states, report)
             store.refresh()
             left = store.judgement().open
             if not left:
@@ -104,9 +106,10 @@ def accept_change(log: CaptureLog, states: StreamStates, token: str) -> AcceptRe
             continue
         store.refresh()
         store.flush()
-        return replace(report, **counted, accepted=True, table_version=store.version)
+        return replace(counted, accepted=True, table_version=store.version)
+    msg = f"{attempt}: found {MOST_ATTEMPTS} lost races"
     raise StorageError(
-        f"{attempt}: found {MOST_ATTEMPTS} lost races",
+        msg,
         hint="try again: too many others commit at once",
         context={"path": store.path},
         determinate=True,
@@ -145,6 +148,35 @@ def _check_token(attempt: str, changes: Sequence[ForeignChange], token: str) -> 
     )
 
 
+def describe_others(log: CaptureLog, others: Commits, reader: str) -> str:
+    """Return what is said of a log that has other commits than were seen: see `describe_other_commits`.
+
+    Of a change that was accepted it says how many messages are others, and at which times. Cost: then progress is read.
+    """
+    found = describe_other_commits(log.path, others, reader)
+    return f"{found}: {_differences(log)}" if is_accepted(others) else found
+
+
+def _differences(log: CaptureLog) -> str:
+    """Return how the messages of commits differ from those that they brought, for all changes that were accepted."""
+    now = accepted_states(log)
+    before = {(s.stream, s.seq): s for s in states_by_seq(log.format, log.progress())}
+    pairs = [(before[key], state) for key, state in now.items() if key in before]
+    if not pairs:
+        return "as many messages as before, with other values"
+    less = sum(max(was.rows - state.rows, 0) for was, state in pairs)
+    more = sum(max(state.rows - was.rows, 0) for was, state in pairs)
+    other = sum(was.rows == state.rows for was, state in pairs)
+    bounds = [state.bounds for pair in pairs for state in pair if state.bounds is not None]
+    said = [f"{n} {what}" for n, what in ((less, "messages less"), (more, "messages more")) if n]
+    said += [f"{other} {'commit' if other == 1 else 'commits'} with other messages"] if other else []
+    if not bounds:
+        return ", ".join(said)
+    low, high = (np.stack(bounds).min(axis=(0, 1)), np.stack(bounds).max(axis=(0, 1)))
+    ends = [log.domain.render_time(tuple(end.tolist())) for end in (low, high)]
+    return f"{', '.join(said)}, at times from {ends[0]} to {ends[1]}"
+
+
 # Progress -------------------------------------------------------------------------------------------
 
 
@@ -153,9 +185,7 @@ def _put_back(
 ) -> tuple[str, ...]:
     """Make the files of our commits part of the log again, in the place of those by others."""
     adds = [_file(attempt, store, event, path) for event, (missing, _) in sides.items() for path in sorted(missing)]
-    removes = [
-        each for event, (_, extra) in sides.items() for each in _files_of(store.live.index(event), event, extra)
-    ]
+    removes = [each for event, (_, extra) in sides.items() for each in _files_of(store.live.index(event), event, extra)]
     store.transact(adds, [], removes=removes, exclusive=True)
     store.refresh(after_put=True)
     store.flush()
@@ -195,7 +225,7 @@ def _files_of(index: FileIndex, event: str, paths: frozenset[str]) -> list[DataF
 # Messages -------------------------------------------------------------------------------------------
 
 
-def _write_down(attempt: str, log: CaptureLog, states: StreamStates, token: str) -> dict[str, int]:
+def _write_down(attempt: str, log: CaptureLog, states: StreamStates, report: AcceptReport) -> AcceptReport:
     """Commit how many messages each commit has now whose messages are others; return what is counted."""
     store, form = states.store, states.store.format
     with states.as_it_is():
@@ -208,24 +238,20 @@ def _write_down(attempt: str, log: CaptureLog, states: StreamStates, token: str)
         _check_beyond(attempt, store, tally, states.newest())
         accepted = accepted_states(log)
         known = [accepted.get((state.stream, state.seq), state) for state in judged_states(log)]
-    counted = {"commits": 0, "more": 0, "less": 0, "other": 0}
-    new = []
-    for state in known:  # one turn per commit
-        now = _restated(state, tally, token)
-        if now is None:
-            continue
-        new.append(batch_rows(form, now))
-        counted["commits"] += 1
-        counted["more"] += max(now.rows - state.rows, 0)
-        counted["less"] += max(state.rows - now.rows, 0)
-        counted["other"] += now.rows == state.rows
-    if new:
-        rows = pa.concat_tables(new)
-        stream, seq = str(rows["_stream"][0]), int(rows["_seq"][0].as_py())
-        file = write_progress_file(store.storage, rows, stream, seq, form.domain, event="accepted")
+    pairs = [(state, now) for state in known for now in (_restated(state, tally, report.token),) if now is not None]
+    if pairs:
+        rows = pa.concat_tables([batch_rows(form, now) for _, now in pairs])
+        first = pairs[0][1]
+        file = write_progress_file(store.storage, rows, first.stream, first.seq, form.domain, event="accepted")
         store.transact([file], [], exclusive=True)
         store.flush()
-    return counted
+    return replace(
+        report,
+        commits=len(pairs),
+        more=sum(max(now.rows - was.rows, 0) for was, now in pairs),
+        less=sum(max(was.rows - now.rows, 0) for was, now in pairs),
+        other=sum(now.rows == was.rows for was, now in pairs),
+    )
 
 
 def _restated(state: StreamState, tally: Tally, token: str) -> StreamState | None:
@@ -242,9 +268,7 @@ def _restated(state: StreamState, tally: Tally, token: str) -> StreamState | Non
 
 def _check_beyond(attempt: str, store: Store, tally: Tally, newest: Mapping[str, StreamState]) -> None:
     """Refuse messages of commits that no stream has made: a later commit would have the same number."""
-    beyond = [
-        (stream, seq) for stream, seq in tally.rows if stream not in newest or seq > newest[stream].seq
-    ]
+    beyond = [(stream, seq) for stream, seq in tally.rows if stream not in newest or seq > newest[stream].seq]
     if not beyond:
         return
     stream, seq = min(beyond)

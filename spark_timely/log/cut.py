@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.errors import DataLossError, InvalidUsageError, LogFormatError, NotBeyondError, TimelyError, shown
-from spark_timely.log.machine.rollback import Commits, describe_other_commits, newest_commits, other_commits
+from spark_timely.log.acceptance import describe_others
+from spark_timely.log.machine.rollback import ACCEPTED, Commits, is_accepted, newest_commits, other_commits
 from spark_timely.log.machine.since import needed_from
 from spark_timely.log.store.clones import of_clone
 from spark_timely.log.store.keys import own_options
@@ -70,26 +71,35 @@ class CutLog:
             needed = needed_from(log.kind, frontier, log.domain.minimum)
         log.check_may_read(needed, what=f"read log {log.path!r} at a cut")
 
-    def check_commits(self, log: Log, /) -> None:
-        """Refuse a log without the commits that it had when the cut was made.
+    def check_commits(self, log: Log, /, *, accept: str | None = None) -> None:
+        """Refuse a log without the commits that it had when the cut was made, or with a change accepted since.
+
+        Parameters
+        ----------
+        log : Log
+        accept : str, optional
+            The token of such a change, of which who reads knows.
 
         Raises
         ------
         DataLossError, ForeignChangeError
         """
-        others = other_commits(log, self.commits)
+        others = other_commits(log, self.commits, accept=accept)
         if others:
             log.refresh()
-            others = other_commits(log, self.commits)
+            others = other_commits(log, self.commits, accept=accept)
         if not others:
             return
         log.frontier()  # where another program changed rows, that is what is to be said
-        found = describe_other_commits(log.path, others, "the cut was made of")
+        found = describe_others(log, others, "the cut was made of")
         msg = f"could not read log {log.path!r} at a cut: {found}"
+        hint = "put back the log that the cut was made of, which was restored to an earlier state"
+        if is_accepted(others):
+            token = others[ACCEPTED][1]
+            hint = f"continue behind the change: acceptChange={token} of a query, accept_change={token!r} otherwise"
         raise DataLossError(
             msg,
-            hint="put back the log that the cut was made of, which was restored to an earlier state; or make a new"
-            " cut, and make again what was made of this one",
+            hint=f"{hint}; or make a new cut, and make again what was made of this one",
             context={"path": log.path, "stream": next(iter(others))},
         )
 
@@ -192,8 +202,8 @@ class Cut:
             raise _unreadable(value)
         return cls(domain, frontier, logs)
 
-    def check_log(self, log: Log, /) -> None:
-        """Refuse a log that is none of the cut's.
+    def check_log(self, log: Log, /, *, accept: str | None = None) -> None:
+        """Refuse a log that is none of the cut's; `accept` as `CutLog.check_commits` takes it.
 
         Raises
         ------
@@ -209,7 +219,7 @@ class Cut:
         found = str(getattr(log, "log_id", ""))
         named = [entry for entry in self.logs if entry.log_id == found]
         for entry in named:  # one turn, but where a log is named twice
-            entry.check_commits(log)
+            entry.check_commits(log, accept=accept)
         if named:
             return
         wanted = next(
@@ -354,7 +364,7 @@ def entry_of(log: Log, /) -> CutLog:
         log.log_id,
         log.path,
         log.frontier(),
-        newest_commits(log.ends(), _COMMITS_BYTES),
+        newest_commits(log.ends(), _COMMITS_BYTES, log.accepted),
         None if since == log.domain.minimum_frontier else since,
     )
 

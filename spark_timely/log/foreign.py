@@ -75,7 +75,9 @@ def changed_by_others(attempt: str, path: str, changes: Sequence[ForeignChange])
         " committed after it is to be done again"
     )
     if token:
-        hint += f". Where that is not possible, `spark-timely repair LOG --accept {token}` takes the messages as they are"
+        hint += (
+            f". Where that cannot be done, `spark-timely repair LOG --accept {token}` takes the messages as they are"
+        )
     return ForeignChangeError(
         f"{attempt}: found rows changed by another program: {named}{more}",
         hint=hint,

@@ -90,6 +90,10 @@ class CaptureLog(Protocol):
     def version(self) -> int:
         """Table version of the snapshot in use."""
 
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """Tokens of the changes by other programs that were accepted, in their order."""
+
     def refresh(self) -> bool:
         """Take notice of commits by others; return whether there were any."""
 

@@ -193,9 +193,7 @@ def verify_log(log: CaptureLog, *, since: Antichain | None = None) -> VerifyRepo
     )
 
 
-def tally_of(
-    log: CaptureLog, also: Callable[[pa.Table, IntArray], None] | None = None
-) -> tuple[Tally, list[str]]:
+def tally_of(log: CaptureLog, also: Callable[[pa.Table, IntArray], None] | None = None) -> tuple[Tally, list[str]]:
     """Count the messages of a log by commit; return what is missing or corrupt besides.
 
     Parameters

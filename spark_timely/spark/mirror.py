@@ -49,10 +49,12 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log import Log
+from spark_timely.log.acceptance import describe_others
 from spark_timely.log.arguments import seconds_of
 from spark_timely.log.cut import Cut
 from spark_timely.log.cut import cut as cut_of
 from spark_timely.log.log import open_log
+from spark_timely.log.machine.rollback import ACCEPTED, is_accepted, other_accepted
 from spark_timely.log.machine.since import may_read, needed_by_changes
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.keys import own_options
@@ -218,6 +220,7 @@ def mirror_to(
     *,
     key: str | Sequence[str] | None = None,
     expiry: str | None = "7 days",
+    accept_change: str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Mirror:
     """Return what keeps a Delta table at the current contents of a collection log.
@@ -239,6 +242,9 @@ def mirror_to(
     expiry : str, optional
         How long the log keeps what the table does not have yet, from each step on. Beyond that, or with None, it may
         forget it: then the table is replaced whole.
+    accept_change : str, optional
+        The token of the newest change by another program that was accepted in the log. A table from before is refused
+        for it, and is replaced whole where it is said.
     storage_options : mapping of str to str, optional
         Credentials and settings for cloud URLs, of log and table. Spark itself writes with those of its session.
 
@@ -266,7 +272,8 @@ def mirror_to(
         else open_log(paths[1], storage_options=own_options(paths[1], options) or None)
     )
     columns = () if key is None else (key,) if isinstance(key, str) else tuple(key)
-    return Mirror(spark, log, place, key=columns, expiry=expiry, storage_options=own_options(place, options))
+    own = own_options(place, options)
+    return Mirror(spark, log, place, key=columns, expiry=expiry, accept_change=accept_change, storage_options=own)
 
 
 class Mirror:
@@ -279,7 +286,7 @@ class Mirror:
     table_path : str
     key : tuple of str
         Empty: rows are counted.
-    expiry : str or None
+    expiry, accept_change : str or None
     storage_options : mapping
         Of the table.
     """
@@ -292,8 +299,10 @@ class Mirror:
         *,
         key: Sequence[str] = (),
         expiry: str | None = "7 days",
+        accept_change: str | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
+        self._accept = accept_change
         self.log, self.table_path, self.key, self._expiry = log, table_path, tuple(key), expiry
         self._attempt = f"mirror log {log.path!r} to {shown(table_path)}"
         self._check()
@@ -410,7 +419,9 @@ class Mirror:
         cut = cut_of([self.log])
         upper, before = cut.frontier, None if found is None else found.position
         lower = None if before is None else before.cut.frontier
-        if lower is not None and (lower == upper or not lower.less_equal_frontier(upper)):
+        # Its consumer knows of the change, or the table was refused.
+        behind = before is not None and bool(other_accepted(self.log.accepted, before.cut.logs[0].commits))
+        if lower is not None and ((lower == upper and not behind) or not lower.less_equal_frontier(upper)):
             # Where the table is further, this handle has not seen yet what another one has.
             return MirrorStep("nothing", lower, lower)
         number, planned_on = (0, -1) if found is None else (found.position.number + 1, found.version)
@@ -418,7 +429,8 @@ class Mirror:
         after = Position(cut, number, planned_on, self.key, self._columns(), uuid.uuid4().hex[:16], follows)
         how: How = "created"
         if before is not None and lower is not None:
-            how = "merged" if before.columns == after.columns and self._tells_changes(lower) else "replaced"
+            told = before.columns == after.columns and not behind and self._tells_changes(lower)
+            how = "merged" if told else "replaced"
         error: Exception | None = None
         try:
             if how == "merged" and lower is not None:
@@ -666,7 +678,16 @@ class Mirror:
         return Position.from_text(row["userMetadata"])
 
     def _check_ours(self, position: Position) -> None:
-        position.cut.check_log(self.log)
+        [entry] = position.cut.logs
+        behind = other_accepted(self.log.accepted, entry.commits, self._accept)
+        if entry.log_id == self.log.log_id and is_accepted(behind):
+            msg = f"could not {self._attempt}: {describe_others(self.log, behind, 'the table was made from')}"
+            raise DataLossError(
+                msg,
+                hint=f"have the table's rows replaced whole: mirror_to(…, accept_change={behind[ACCEPTED][1]!r})",
+                context={"path": self.table_path},
+            )
+        position.cut.check_log(self.log, accept=self._accept)
         if position.key != self.key:
             msg = f"could not {self._attempt}: found a mirror with key={shown(list(position.key))}"
             raise InvalidUsageError(

@@ -34,7 +34,7 @@ from spark_timely.dataflow.engine.tasks import Before, IndexWork, OutputPlan, Sh
 from spark_timely.dataflow.remembered import Look
 from spark_timely.errors import TimelyError
 from spark_timely.log.background import python_ends
-from spark_timely.log.machine.rollback import newest_commits, other_commits
+from spark_timely.log.machine.rollback import ACCEPTED, newest_commits, other_accepted, other_commits
 from spark_timely.log.machine.since import may_read, needed_from
 from spark_timely.time.antichain import Antichain
 from spark_timely.trace.folder import delete, greatest_number, is_whole, newest_spine, unknown_runs, write_spine
@@ -97,7 +97,9 @@ def may_be_of(spine: Spine, log: Log) -> bool:
     if spine.log_id != log.log_id:
         return False
     ends = log.ends()
-    if any(name not in ends for name in spine.commits):
+    if other_accepted(log.accepted, spine.commits):
+        return False
+    if any(name not in ends for name in spine.commits if name != ACCEPTED):
         return False
     if spine.upper is None:
         return log.frontier().is_empty
@@ -112,7 +114,7 @@ def has_commits_of(spine: Spine, log: Log) -> bool:
     try:
         wanted = dict(spine.commits)
         found = log.commits_of({name: seq for name, (seq, _) in wanted.items()})
-        return not other_commits(log, wanted) and all(name in found for name in wanted)
+        return not other_commits(log, wanted) and all(name in found for name in wanted if name != ACCEPTED)
     except TimelyError as error:
         _log.warning("the index of log %r is not used: %s", log.path, error)
         return False
@@ -270,7 +272,7 @@ class Arrangements:
             frontier = log.frontier()
             since = log.since().elements[0][0] if leaf.updates and log.since().elements else leaf.domain.minimum[0]
             lower = leaf.domain.minimum_frontier if spine is None or spine.upper is None else Antichain.of(spine.upper)
-            commits = newest_commits(log.ends(), _ALL_COMMITS)
+            commits = newest_commits(log.ends(), _ALL_COMMITS, log.accepted)
             shares, _ = shares_between(files, lower, frontier)
             groups = _groups(files, shares, _RUN_BYTES)
             if frontier != lower:

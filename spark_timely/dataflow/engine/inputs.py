@@ -16,7 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.dataflow.views import leaves_of
-from spark_timely.log.machine.rollback import describe_other_commits, newest_commits, other_commits
+from spark_timely.log.acceptance import describe_others
+from spark_timely.log.machine.rollback import ACCEPTED, newest_commits, other_commits
 from spark_timely.log.store.clones import of_clone
 from spark_timely.log.store.urls import same_place
 from spark_timely.protocol.note import InputNote
@@ -93,7 +94,7 @@ class Inputs:
             ahead = {
                 stream: (seq, identity)
                 for stream, (seq, identity) in ({} if noted is None else noted.commits).items()
-                if stream not in ends or ends[stream].seq < seq
+                if (seq > len(log.accepted) if stream == ACCEPTED else stream not in ends or ends[stream].seq < seq)
             }
             if not ahead:
                 self._note_found(sink, path, commits)
@@ -129,7 +130,7 @@ class Inputs:
         snapshot = log.generation, log.version
         known = self._newest.get(path)
         if known is None or known[0] != snapshot:
-            known = self._newest[path] = snapshot, newest_commits(log.ends(), self._room)
+            known = self._newest[path] = snapshot, newest_commits(log.ends(), self._room, log.accepted)
         return known[1]
 
     def ids(self) -> dict[str, str]:
@@ -192,7 +193,7 @@ class Inputs:
             if noted is not None and noted.id != now.id:
                 said.append(other_log(path, now.id, noted.id, of_clone(self._logs[path])))
             elif now.commits:
-                said.append(describe_other_commits(path, now.commits, "the output was made from"))
+                said.append(describe_others(self._logs[path], now.commits, "the output was made from"))
         present = {self._logs[path].log_id for path in self.below[sink]}
         for path, before in note.inputs.items():  # one turn per log
             if before.id not in present and not any(
@@ -205,15 +206,19 @@ class Inputs:
         """Return those of an output's commits that a log does not have, with the identity of what it has instead."""
         log = self._logs[path]
         known, files = self._found.get((sink, path), (None, frozenset[str]()))
-        if known == commits and all(file in log.store.live for file in files):
+        n_accepted = commits.get(ACCEPTED, (0, ""))[0]
+        same = known == commits and n_accepted == len(log.accepted)
+        if same and all(file in log.store.live for file in files):
             return {}
         newest = log.ends()
         wanted = {
             stream: commit
             for stream, commit in commits.items()
-            if fresh or (stream in newest and newest[stream].seq >= commit[0])
+            if fresh or stream == ACCEPTED or (stream in newest and newest[stream].seq >= commit[0])
         }
         differing = other_commits(log, wanted)
+        if not fresh and n_accepted > len(log.accepted):
+            differing.pop(ACCEPTED, None)
         if fresh and not differing:
             self._note_found(sink, path, commits)
         return differing

@@ -44,6 +44,7 @@ from spark_timely.errors import (
     UpperMismatchError,
 )
 from spark_timely.log.machine.decide import check_owner, check_plan
+from spark_timely.log.machine.rollback import is_accepted
 from spark_timely.log.writer import StreamWriter
 from spark_timely.protocol.note import InputNote, Note, OutputFailure, OutputNote
 from spark_timely.time.antichain import Antichain
@@ -520,7 +521,9 @@ def _changed(
     if not inputs and not output:
         return None
     causes, ways = [], ["capture into another log", "remove this output to compute it again"]
-    if inputs:
+    if inputs and all(is_accepted(each.commits) for each in found.values() if each.commits):
+        causes.append("its rows would have been others")
+    elif inputs:
         causes.append("an input was restored to an earlier state, or a copy of it or another log took its place")
         ways.insert(0, "put back the input that the output was made from")
     if output:

@@ -457,7 +457,7 @@ class Judge:
         """Return what tells the difference from any other; of messages alone, if they differ: the rest is put back."""
         found = {event: self._parts(event) for event in _JUDGED_EVENTS}
         found = {"message": found["message"]} if any(found["message"]) else found
-        versions = [each.version for each in self._open if found.keys() == set(_JUDGED_EVENTS) or "message" in each.changes]
+        versions = [each.version for each in self._open if not found.keys().isdisjoint(each.changes)]
         parts = {event: [sorted(side) for side in sides] for event, sides in found.items()}
         return hashlib.sha256(json.dumps([versions, parts], sort_keys=True).encode()).hexdigest()
 
@@ -884,7 +884,8 @@ class Judge:
 
     def _numbers(self, known: Mapping[str, _Known], live: set[str], evidence: Evidence) -> Numbers | None:
         """Return where live messages and progress differ; None where progress, or what since is, cannot be told."""
-        by_event = {event: [key for key in live if known[key].event == event] for event in (*_JUDGED_EVENTS, "accepted")}
+        events = (*_JUDGED_EVENTS, "accepted")
+        by_event = {event: [key for key in live if known[key].event == event] for event in events}
         progress = self._tables(by_event["progress"], evidence)
         since = self.form.domain.minimum_frontier
         if by_event["since"]:
@@ -923,9 +924,7 @@ class Judge:
             n_wanted = wanted.get((stream, seq), 0)
             if seq >= first[stream] and n_wanted is not None and rows != n_wanted:
                 differing[stream, seq] = (n_wanted, rows)
-        differing |= {
-            commit: (n_rows, 0) for commit, n_rows in wanted.items() if n_rows and commit not in there
-        }
+        differing |= {commit: (n_rows, 0) for commit, n_rows in wanted.items() if n_rows and commit not in there}
         return Numbers(differing, beyond)
 
     def _wanted(self, tables: Sequence[pa.Table], since: Antichain) -> dict[tuple[str, int], int | None]:

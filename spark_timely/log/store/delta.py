@@ -837,7 +837,7 @@ class DeltaStore:
         return self.judgement().open
 
     def judgement(self) -> Judgement:
-        """Return what other programs changed in the log, as of the snapshot, with what it takes to put progress back."""
+        """Return what other programs changed in the log, with what it takes to put progress back."""
         return with_token(self._guard.look(self.format, self.version, self.live), self.table_id)
 
     def _judged(self) -> int | None:
