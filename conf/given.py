@@ -92,6 +92,7 @@ class SourceGiven(TypedDict, total=False):
     where: str | None
     stream_filter: NamesLike | None
     fail_on_data_loss: bool
+    accept_change: str | None
     consumer_id: str | None
     consumer_expiry: DurationLike
     credential: str | None

@@ -1450,9 +1450,9 @@ class Log:
     def accept_change(self, token: str, /) -> AcceptReport:
         """Accept what another program changed in the log: from then on the messages are as they are.
 
-        Where RESTORE is not possible any more. Progress, since and retainers are put back as they were written. Who has
-        read before is refused until it says that it knows: queries and mirrors by `acceptChange`, dataflows and tasks
-        by `replaces`; a cut is made again.
+        Where RESTORE is not possible any more. Progress, since and retainers are put back as they were written. Readers
+        from before are refused until they say that they know: queries by `acceptChange`, subscriptions and mirrors by
+        `accept_change`, dataflows and tasks by `replaces`; a cut is made again.
 
         Parameters
         ----------
@@ -1480,10 +1480,9 @@ class Log:
         --------
         >>> from spark_timely.log import MemoryLog
         >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]))
-        >>> log.accept_change("9f3b11d2a0c7e845")
+        >>> log.accept_change("9f3b11d2a0c7e845")  # doctest: +ELLIPSIS, +IGNORE_EXCEPTION_DETAIL
         Traceback (most recent call last):
-        ...
-        spark_timely.errors.InvalidUsageError: could not accept a change of log ...
+        spark_timely.errors.InvalidUsageError: could not accept a change of log 'memory': found no change
         """
         with self._lock:
             return accept_change(self, self._states, token)

@@ -144,6 +144,10 @@ def test_an_accepted_change_continues(placed: Callable[[str], Log], tmp_path: Pa
     if flow is not None and derived is not None:
         assert flow.run() - derived == query.seen - seen
     assert not open_log(path).verify().problems
+    compacting = open_log(path)
+    compacting.allow_compaction([7])
+    compacting.compact(logical=True)
+    assert not open_log(path).verify().problems
     # Numbers tell behind cleaned-up entries, and what was accepted counts among them.
     clean_up(path)
     assert contents(open_log(path).messages()) == live_rows(path)
@@ -219,7 +223,7 @@ def test_two_changes_one_after_the_other(placed: Callable[[str], Log]) -> None:
     assert not open_log(log.path).verify().problems
 
 
-def test_a_position_behind_a_restore_of_what_was_accepted_is_refused(placed: Callable[[str], Log]) -> None:
+def test_position_is_refused_once_the_accepted_is_restored(placed: Callable[[str], Log]) -> None:
     log, query = placed("stream"), Query("")
     query.path, whole = log.path, log.version
     DeltaTable(log.path).delete("_event = 'message' and _time = 5")
@@ -291,7 +295,7 @@ def test_what_ended_between_its_commits_is_done_again(
     assert not open_log(log.path).verify().problems
 
 
-def test_another_handle_that_saw_nothing_open_asks_for_consent_too(placed: Callable[[str], Log]) -> None:
+def test_live_reader_that_saw_nothing_open_is_refused_too(placed: Callable[[str], Log]) -> None:
     """The change and its acceptance lie between two looks of a query that runs, and of a subscription."""
     log = placed("collection")
     reading = open_log(log.path)

@@ -573,14 +573,14 @@ NUMBERS_MUTANTS = [
     Mutant("commits that may be forgotten count", "if stay or not has_bounds else None", "if True else None", 4),
     Mutant(
         "messages without progress are no loss",
-        "if seq > newest.get(stream, -1):\n                return False",
-        "if seq > newest.get(stream, -1):\n                continue",
+        "beyond[stream] = max(seq, beyond.get(stream, seq))",
+        "pass",
         1,
     ),
     Mutant(
         "messages may be missing",
-        "return all(not n_rows or there[commit] == n_rows for",
-        "return True or all(not n_rows or there[commit] == n_rows for",
+        "differing |= {commit: (n_rows, 0) for",
+        "_ = {commit: (n_rows, 0) for",
         9,
     ),
 ]

@@ -401,8 +401,8 @@ class LogFormat:
         The version of the table behind which each entry is judged: what others changed is refused. None: none is, for
         the log has no commit of a library that marks its own.
     accepted : tuple of str
-        Tokens of the changes by other programs that were accepted, in their order: who has seen the log before one of
-        them has seen other rows.
+        Tokens of the changes by other programs that were accepted, in their order: a reader from before one of them
+        has seen other rows.
 
     Examples
     --------

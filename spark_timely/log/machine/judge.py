@@ -111,7 +111,7 @@ class ForeignChange:
     restore_to : int or None
         The newest version before at which nothing was open; None if that is not known.
     token : str
-        Of all that is open in the log: who accepts it, says this. Empty where it cannot be accepted.
+        Of all that is open in the log, to accept it. Empty where it cannot be accepted.
     """
 
     version: int

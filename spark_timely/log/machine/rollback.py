@@ -4,7 +4,7 @@ A log may be put back to an earlier state, and grow again by other commits. Its 
 the numbers of its commits show it. A reader that continues in another process or after a restart keeps the identities
 of the newest commits. All commits of a log are in one order, and putting it back removes the last ones. So of
 thousands of streams the newest commits are enough. A change by another program that was accepted is kept among them, as
-the commit of a stream that nobody can have: who has read before it has read other rows. Two cases are not noticed: a
+the commit of a stream that nobody can have: a reader from before it has seen other rows. Two cases are not noticed: a
 log that lost only commits whose writers' clocks were far behind, of more streams than are kept, and one whose files
 were changed in place.
 """

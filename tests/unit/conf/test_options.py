@@ -82,6 +82,7 @@ def test_tables_are_those_of_the_design() -> None:
             "logOptions",
             "run",
             "alarm",
+            "acceptChange",
             "consumerId",
             "consumerExpiry",
         ),
