@@ -46,6 +46,7 @@ class SinkGiven(TypedDict, total=False):
     single_writer: bool
     flush: bool
     compression: Literal["zstd", "snappy", "gzip", "none"]
+    content_digest: Literal["auto", "on", "off"]
     auto_compact: Literal["inline", "off"]
     auto_vacuum: Literal["inline", "off"]
     key_columns: NamesLike | None

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_timely.canonical.content import OF_TASK, budget
 from spark_timely.canonical.row_hash import RowsDigest, digest_of
 from spark_timely.errors import ProtocolError, SchemaMismatchError, StorageError
 from spark_timely.log.admission import judge_rows
@@ -175,6 +176,7 @@ class _Task:
             target_file_size=options.target_file_size,
             compression=options.compression,
             begun=self.begun,
+            digest_within=budget(options.content_digest, OF_TASK),
         )
 
     @property

@@ -407,7 +407,7 @@ class RowHasher:
             sums = zeros(n)
             for name in self.columns:  # columns of a schema
                 for at in batch.schema.get_all_field_indices(name):  # at most one, checked before
-                    sums += _contribution(batch.column(at), name)
+                    sums += contribution(batch.column(at), name)
             lanes = final(sums)
             for lane in LANES:
                 hashes[row : row + n, lane] = lanes[lane]
@@ -423,7 +423,7 @@ def _batches(table: pa.Table | pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield table.slice(start, _CHUNK_ROWS)
 
 
-def _contribution(array: pa.Array, place: str) -> Lanes:
+def contribution(array: pa.Array, place: str) -> Lanes:
     """Return what the values contribute at a place; 0 where null."""
     n, type_ = len(array), array.type
     if n == 0 or array.null_count == n or pa.types.is_null(type_):
@@ -590,7 +590,7 @@ def _fixed_bytes(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
 def _struct(array: pa.Array, type_: pa.DataType, place: str) -> Lanes:
     sums = zeros(len(array))
     for i in range(type_.num_fields):  # fields of a type
-        sums += _contribution(array.field(i), type_.field(i).name)
+        sums += contribution(array.field(i), type_.field(i).name)
     return wrapped(sums, "struct", place)
 
 
@@ -617,7 +617,7 @@ def _list(array: pa.Array, place: str) -> Lanes:
     elements = array.values.slice(first, n)
     sizes = np.diff(offsets)
     positions = np.arange(n, dtype=np.int64) - np.repeat(offsets[:-1], sizes)
-    parts = _contribution(elements, "[]")
+    parts = contribution(elements, "[]")
     null = elements.is_null().to_numpy(zero_copy_only=False) if elements.null_count else None
     mixed = mix(parts + (positions + 1).view(np.uint64) * STEP)
     if null is not None:
@@ -627,8 +627,8 @@ def _list(array: pa.Array, place: str) -> Lanes:
 
 def _map(array: pa.Array, place: str) -> Lanes:
     offsets, first, n = _segments(array)
-    keys = _contribution(array.keys.slice(first, n), "{}")
-    items = _contribution(array.items.slice(first, n), "{}=")
+    keys = contribution(array.keys.slice(first, n), "{}")
+    items = contribution(array.items.slice(first, n), "{}=")
     sizes = np.diff(offsets).view(np.uint64)
     return wrapped(_segment_sums(final(keys + items), offsets) + sizes, "map", place)
 

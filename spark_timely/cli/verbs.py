@@ -639,6 +639,7 @@ def _verify(options: argparse.Namespace, console: Console) -> bool:
                 "commits": report.commits,
                 "streams": report.streams,
                 "files": report.files,
+                "counts_alone": report.counts_alone,
                 "problems": list(report.problems),
             }
         )
@@ -653,6 +654,11 @@ def _verify(options: argparse.Namespace, console: Console) -> bool:
                 f"{count_text(report.messages, 'message')}, {count_text(report.dead_letters, 'dead letter')},"
                 f" {count_text(report.commits, 'commit')} of {count_text(report.streams, 'stream')},"
                 f" {count_text(report.files, 'file')}",
+            ),
+            *(
+                [("by counts alone", f"{count_text(report.counts_alone, 'commit')}: of these no changed value is seen")]
+                if report.counts_alone
+                else []
             ),
             ("protocol", "kept" if report.legal else f"broken, {count_text(len(report.problems), 'problem')}"),
         ]

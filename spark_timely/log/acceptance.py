@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from spark_timely.canonical.content import digest_from, digest_text
 from spark_timely.errors import DataLossError, InvalidUsageError, LogDamagedError, StorageError, shown
 from spark_timely.log.files.parquet import describe_progress, read_progress, write_progress_file
 from spark_timely.log.foreign import describe_change
@@ -229,7 +230,7 @@ def _write_down(attempt: str, log: CaptureLog, states: StreamStates, report: Acc
     """Commit how many messages each commit has now whose messages are others; return what is counted."""
     store, form = states.store, states.store.format
     with states.as_it_is():
-        tally, problems = tally_of(log)
+        tally, problems = tally_of(log, states_by_seq(form, log.progress()))
         if problems:
             msg = f"{attempt}: found {problems[0]}"
             raise LogDamagedError(
@@ -261,9 +262,11 @@ def _restated(state: StreamState, tally: Tally, token: str) -> StreamState | Non
     same_bounds = (state.bounds is None) == (bounds is None) and (
         bounds is None or np.array_equal(bounds, np.asarray(state.bounds))
     )
-    if rows == state.rows and same_bounds:
+    said, found = digest_from(state.note.content), tally.digests.get(key) if rows else None
+    if rows == state.rows and same_bounds and (said is None or found == said):
         return None
-    return replace(state, n_rows=rows, bounds=bounds, reason=token)
+    content = None if said is None or found is None else digest_text(found)
+    return replace(state, n_rows=rows, bounds=bounds, reason=token, note=replace(state.note, content=content))
 
 
 def _check_beyond(attempt: str, store: Store, tally: Tally, newest: Mapping[str, StreamState]) -> None:

@@ -6,7 +6,7 @@ Each function takes what is attempted (``could not …``) and the name of the ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -33,6 +33,20 @@ def check_text(attempt: str, name: str, value: object, /, *, optional: bool = Fa
         raise _refusal(attempt, name, value, f"give a text as {name}")
     if isinstance(value, str) and not in_utf8(value):
         raise _refusal(attempt, name, value, f"give a text in UTF-8 as {name}, without half of a pair of surrogates")
+
+
+def check_word(attempt: str, name: str, value: object, words: Sequence[str], /) -> None:
+    """Refuse what is none of some words; raises `InvalidUsageError`.
+
+    Examples
+    --------
+    >>> check_word("could not write", "colour", "blue", ("red", "green"))
+    Traceback (most recent call last):
+    ...
+    spark_timely.errors.InvalidUsageError: [TIMELY_INVALID_USAGE] could not write: found colour='blue' — hint: ...
+    """
+    if value not in words:
+        raise _refusal(attempt, name, value, f"choose among {', '.join(words)}")
 
 
 def check_whole(attempt: str, name: str, value: object, /, *, least: int, optional: bool = False) -> None:

@@ -277,6 +277,7 @@ def _merge_data(states: StreamStates, index: FileIndex, event: str, target: int,
         target_file_size=2 * target,
         key=form.key,
         narrow=False,
+        digest_within=0,
     )
     return replace_files(states.store, index, new, patience)
 

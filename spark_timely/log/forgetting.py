@@ -340,6 +340,7 @@ def _write(store: Store, table: pa.Table, index: FileIndex, target: int, *, stem
         target_file_size=2 * target,
         key=store.format.key,
         narrow=False,
+        digest_within=0,
     )
 
 

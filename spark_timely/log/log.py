@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import pyarrow as pa
 
+from spark_timely.canonical.content import DIGESTS, OF_COMMIT, budget
 from spark_timely.errors import (
     InvalidUsageError,
     LogMissingError,
@@ -37,7 +38,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.acceptance import AcceptReport, accept_change
 from spark_timely.log.admission import policy_of
-from spark_timely.log.arguments import check_schema, check_text, check_whole, clock_us, names_of, size_of
+from spark_timely.log.arguments import check_schema, check_text, check_whole, check_word, clock_us, names_of, size_of
 from spark_timely.log.background import run_aside
 from spark_timely.log.commit import add_columns, append, discard, drop_unclaimed, open_stream
 from spark_timely.log.compaction import CompactionReport, compact, merge_progress_files, merge_small_files
@@ -603,6 +604,7 @@ class Log:
         target_file_size: int | str = TARGET_FILE_BYTES,
         compression: str = "zstd",
         missing_columns: str | Sequence[str] = (),
+        content_digest: Literal["auto", "on", "off"] = "auto",
         late_data: Literal["error", "deadLetter", "advance"] = "error",
         bad_time: Literal["error", "deadLetter"] = "error",
         max_future_skew: int | str | dt.timedelta | None = None,
@@ -627,6 +629,9 @@ class Log:
         missing_columns : str or sequence of str
             Columns of the log that rows may lack: they are stored as null. Rows that lack another column that the log
             was made with are refused.
+        content_digest : str
+            Whether each commit says a digest of its messages, by which `verify` tells that another program changed a
+            value: `auto`, where it costs at most 3 %; `on`, always; `off`, never.
         late_data, bad_time, max_future_skew
             What becomes of rows behind the stream's frontier, of rows without a usable time, and which rows are too
             far in the future: as the options `lateData`, `badTime` and `maxFutureSkew` of the sink. Late rows and
@@ -648,6 +653,7 @@ class Log:
         check_text(attempt, "owner", owner, optional=True)
         missing = names_of(attempt, "missing_columns", missing_columns) if missing_columns else ()
         self.format.check_absent(self.format.payload.names, allowed=missing, attempt=attempt)
+        check_word(attempt, "content_digest", content_digest, DIGESTS)
         policy = policy_of(
             self.domain, attempt, late_data=late_data, bad_time=bad_time, skew=max_future_skew, lateness=lateness
         )
@@ -666,6 +672,7 @@ class Log:
             compression=compression,
             missing_columns=missing,
             policy=policy,
+            digest_within=budget(content_digest, OF_COMMIT),
         )
 
     def add_columns(self, columns: pa.Schema) -> None:

@@ -6,8 +6,9 @@ Invariants
    unclaimed or that another stream held, and each commit has as many messages, and at such times, as its progress
    rows say.
 2. All violations are reported, not only the first one.
-3. Of a log that has forgotten only what can still be told is judged: how many messages a commit has is, where none of
-   them may have been deleted, moved or summed.
+3. Of a log that has forgotten only what can still be told is judged: how many messages a commit has is, and what is in
+   them, where none of them may have been deleted, moved or summed.
+4. What is in messages is judged by the digest that their commit says. Commits that say none are counted.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_timely.canonical.content import added, digest_from, digest_text, row_hashes
 from spark_timely.canonical.state import CanonicalState
 from spark_timely.errors import DataLossError, NotBeyondError, ProtocolError, described
 from spark_timely.log.files.format import in_schema
@@ -34,7 +36,7 @@ from spark_timely.protocol.rules import StreamCounts, verify_events
 from spark_timely.time.arrays import IntArray, minimal, unique_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from spark_timely.log.streams import CaptureLog
     from spark_timely.time.antichain import Antichain
@@ -57,6 +59,9 @@ class VerifyReport:
     messages, dead_letters, commits, streams, files : int
     problems : tuple of str
         Offences against the protocol, missing files; empty for a legal log.
+    counts_alone : int
+        Commits with messages of which only the number and the bounds of their times could be judged, or not even
+        these: they say no digest, or the log has forgotten in part what they brought.
     """
 
     path: str
@@ -69,6 +74,7 @@ class VerifyReport:
     streams: int
     files: int
     problems: tuple[str, ...]
+    counts_alone: int = 0
 
     @property
     def legal(self) -> bool:
@@ -98,23 +104,30 @@ def _check_relative(log: CaptureLog, since: Antichain) -> None:
 
 
 class Tally:
-    """Messages per commit, gathered file by file: how many, bounds, and minimal times."""
+    """Messages per commit, gathered file by file: how many, bounds, minimal times, and digests of those in `said`."""
 
-    def __init__(self, arity: int) -> None:
+    def __init__(self, arity: int, said: Collection[tuple[str, int]]) -> None:
         self.arity = arity
+        self.said = said
+        self.digests: dict[tuple[str, int], int] = {}
         self.rows: dict[tuple[str, int], int] = {}
         self.bounds: dict[tuple[str, int], IntArray] = {}
         self.minima: dict[tuple[str, int], IntArray] = {}
 
-    def add(self, streams: pa.ChunkedArray, seqs: npt.NDArray[np.int64], times: IntArray) -> None:
+    def add(self, table: pa.Table, times: IntArray) -> None:
         """Count rows; one turn per commit that they belong to."""
-        names, codes = stream_codes(streams)
+        names, codes = stream_codes(table["_stream"])
+        seqs = np.asarray(table["_seq"].to_numpy(), np.int64)
+        hashes: npt.NDArray[np.uint64] | None = None
         keys = np.stack([codes, seqs], axis=1)
         commits, _ = unique_times(keys)
         single = len(commits) == 1
         for code, seq in commits.tolist():
-            part = times if single else times[(codes == code) & (seqs == seq)]
-            key = (names[code], seq)
+            chosen = slice(None) if single else (codes == code) & (seqs == seq)
+            part, key = times[chosen], (names[code], seq)
+            if key in self.said:
+                hashes = row_hashes(table) if hashes is None else hashes
+                self.digests[key] = added(self.digests.get(key, 0), int(hashes[chosen].sum()))
             bounds = np.stack([part.min(axis=0), part.max(axis=0)])
             least = minimal(part)
             if key in self.rows:
@@ -148,6 +161,7 @@ def verify_log(log: CaptureLog, *, since: Antichain | None = None) -> VerifyRepo
     if since is not None:
         _check_relative(log, since)
     problems = [f"another program changed rows: {describe_change(each)}" for each in log.foreign_changes()]
+    states = states_by_seq(form, log.progress())
     state = CanonicalState(form.payload, domain.arity)
 
     def also(table: pa.Table, times: IntArray) -> None:
@@ -158,13 +172,12 @@ def verify_log(log: CaptureLog, *, since: Antichain | None = None) -> VerifyRepo
                 table, times = table.filter(pa.array(kept)), times[kept]
         state.add(table, times, diffs)
 
-    tally, lost = tally_of(log, also)
+    tally, lost = tally_of(log, states, also)
     problems += lost
     dead = log.dead_files()
     for path in dead.paths.tolist():
         if not log.storage.exists(path):
             problems.append(f"file {path!r} of dead letters is missing")
-    states = states_by_seq(form, log.progress())
     by_stream: dict[str, list[StreamState]] = {}
     for one in states:
         by_stream.setdefault(one.stream, []).append(one)
@@ -190,25 +203,30 @@ def verify_log(log: CaptureLog, *, since: Antichain | None = None) -> VerifyRepo
         streams=len(by_stream) - (OPEN_STREAM in by_stream),
         files=len(log.files()) + len(dead),
         problems=tuple(problems[:_MAX_PROBLEMS]),
+        counts_alone=_counts_alone(log, [accepted.get((s.stream, s.seq), s) for s in states]),
     )
 
 
-def tally_of(log: CaptureLog, also: Callable[[pa.Table, IntArray], None] | None = None) -> tuple[Tally, list[str]]:
+def tally_of(
+    log: CaptureLog, states: Sequence[StreamState], also: Callable[[pa.Table, IntArray], None] | None = None
+) -> tuple[Tally, list[str]]:
     """Count the messages of a log by commit; return what is missing or corrupt besides.
 
     Parameters
     ----------
     log : CaptureLog
+    states : sequence of StreamState
+        After each commit: of those that say a digest one is made.
     also : callable, optional
         Is given each row group, and the times of its rows.
     """
     form, problems = log.format, []
-    tally = Tally(form.domain.arity)
+    tally = Tally(form.domain.arity, {(s.stream, s.seq) for s in states if digest_from(s.note.content) is not None})
     for path in log.files().paths.tolist():
         try:
             for table in row_groups(log, path, form.data_schema):
                 times = form.domain.from_columns(table)
-                tally.add(table["_stream"], np.asarray(table["_seq"].to_numpy(), np.int64), times)
+                tally.add(table, times)
                 if also is not None:
                     also(table, times)
         except DataLossError as error:
@@ -228,6 +246,12 @@ def accepted_states(log: CaptureLog) -> dict[tuple[str, int], StreamState]:
     tables = [read_progress(log.storage, path, log.format.progress_schema) for path in paths]  # none, as a rule
     newest_last = accepted_rows(log.format, tables)
     return {(state.stream, state.seq): state for rows in newest_last for state in states_by_seq(log.format, rows)}
+
+
+def _counts_alone(log: CaptureLog, states: Sequence[StreamState]) -> int:
+    """Return how many commits have messages whose digest is not known, or is that of rows that have changed since."""
+    lasting = _lasting(log)
+    return sum(1 for one in states if one.rows and (digest_from(one.note.content) is None or not lasting(one)))
 
 
 def row_groups(log: CaptureLog, path: str, schema: pa.Schema) -> Iterator[pa.Table]:
@@ -292,6 +316,11 @@ def _check_stream(
             problems.append(
                 f"stream {name!r} at seq={one.seq}: found times within {tally.bounds[key].tolist()}, its progress says "
                 f"{one.bounds.tolist()}"
+            )
+        elif n_rows and digest_from(one.note.content) not in (None, tally.digests.get(key)):
+            problems.append(
+                f"stream {name!r} at seq={one.seq}: found other messages than were written: their digest is "
+                f"{digest_text(tally.digests[key])}, its progress says {one.note.content}"
             )
     arity = log.domain.arity
     # The first one has no messages, or what it followed is forgotten.

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_timely.canonical.content import OF_COMMIT
 from spark_timely.canonical.row_hash import digest_of
 from spark_timely.errors import (
     ClosedError,
@@ -154,6 +155,8 @@ class StreamWriter:
         Columns of the log that rows may lack.
     policy : Policy, optional
         What becomes of late rows, rows of the future and rows without a usable time; all are refused unless given.
+    digest_within : int or None
+        As in `write_data_files`.
 
     Raises
     ------
@@ -171,6 +174,7 @@ class StreamWriter:
         compression: str = "zstd",
         missing_columns: Sequence[str] = (),
         policy: Policy | None = None,
+        digest_within: int | None = OF_COMMIT,
     ) -> None:
         log.check_writable()
         self.log = log
@@ -179,6 +183,7 @@ class StreamWriter:
         self._target = target_file_size
         self._compression = compression
         self._missing = tuple(missing_columns)
+        self._digest_within = digest_within
         strict = Policy(log.domain, FrontierPolicy.HOLD)
         self._policy = strict if policy is None else policy
         self._asks_clock = self._policy != strict
@@ -820,6 +825,7 @@ class StreamWriter:
                     event=event,
                     target_file_size=self._target,
                     compression=self._compression,
+                    digest_within=self._digest_within,
                 )
         try:
             return self._request(state, files, p_times, deltas, reason, note or Note(), batch=batch, fence=fence)

@@ -436,6 +436,9 @@ class Note:
         captured from CDCv2. Lasts.
     base : bool
         Whether the log has forgotten the commits of the stream before this one. Passes.
+    content : str or None
+        Digest of this commit's messages as they are stored, see `spark_timely.canonical.content`; None without
+        messages, and where it was not computed. Passes.
 
     Examples
     --------
@@ -460,6 +463,7 @@ class Note:
     mover: Mover | None = None
     letters: int = 0
     resubmitted: tuple[tuple[int, int], ...] = ()
+    content: str | None = None
 
     def following(self, before: Note, *, owner: str | None = None) -> Note:
         """Return this note with what lasts of the note before it (invariant 2).
@@ -478,7 +482,8 @@ class Note:
         True
         >>> Note().following(first, owner="q1")
         Note(opening=None, claimed=None, attempt=None, batch=None, greatest=7, former=('q1',), gaps=(), lost=(), \
-differing=0, mark=None, output=None, statements=None, base=False, mover=None, letters=0, resubmitted=())
+differing=0, mark=None, output=None, statements=None, base=False, mover=None, letters=0, resubmitted=(), \
+content=None)
         """
         seen = [top for top in (before.greatest, self.greatest) if top is not None]
         kept = replace(
@@ -578,6 +583,7 @@ differing=0, mark=None, output=None, statements=None, base=False, mover=None, le
                 mover=_part(Mover, facts.get("mover")),
                 letters=cast("int", facts.get("letters", 0)),
                 resubmitted=tuple((int(a), int(b)) for a, b in cast("list[list[int]]", facts.get("resubmitted", ()))),
+                content=cast("str | None", facts.get("content")),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise _unreadable(text) from error

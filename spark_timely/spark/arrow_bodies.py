@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from spark_timely.canonical.content import OF_TASK
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.continual.plan import SourcePlan, StepPlan, StepResult
 from spark_timely.continual.updates import Updates
@@ -855,7 +856,14 @@ def _write(held: Sequence[_Given], plan: StepPlan) -> list[DataFile]:
         return []
     messages = message_table(plan.form, table, times, plan.stream, plan.seq, diffs)
     return write_data_files(
-        plan.storage, messages, times, stream=plan.stream, seq=plan.seq, domain=plan.form.domain, job=plan.job
+        plan.storage,
+        messages,
+        times,
+        stream=plan.stream,
+        seq=plan.seq,
+        domain=plan.form.domain,
+        job=plan.job,
+        digest_within=OF_TASK,
     )
 
 

@@ -42,6 +42,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_timely.canonical.content import OF_TASK
 from spark_timely.continual.body import SqlBody, at_time
 from spark_timely.continual.plan import Expectation, SourcePlan, StepPlan, StepResult
 from spark_timely.dataflow.engine.steps import is_cancelled
@@ -939,7 +940,14 @@ def _write_rows(rows: pa.Table, plan: StepPlan, names: Sequence[str]) -> list[Da
     diffs = np.asarray(rows.column(DIFF).to_numpy(), np.int64) if form.kind == "collection" else None
     messages = message_table(form, payload, times, plan.stream, plan.seq, diffs)
     return write_data_files(
-        plan.storage, messages, times, stream=plan.stream, seq=plan.seq, domain=form.domain, job=plan.job
+        plan.storage,
+        messages,
+        times,
+        stream=plan.stream,
+        seq=plan.seq,
+        domain=form.domain,
+        job=plan.job,
+        digest_within=OF_TASK,
     )
 
 

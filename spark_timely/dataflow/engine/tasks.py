@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
+from spark_timely.canonical.content import OF_TASK
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.dataflow.history.base import Held
 from spark_timely.dataflow.history.ranges import EVERY_KEY, KeyRange, KeySet, key_hashes
@@ -505,6 +506,7 @@ def write_result(
         for file in write_data_files(
             output.storage, messages if chosen.all() else messages.filter(pa.array(chosen)), times[chosen],
             stream=output.stream, seq=task.seq, domain=form.domain, job=output.job,
+            digest_within=OF_TASK,
         )
     ]  # fmt: skip
     if before is not None and before.apart is not None:

@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from spark_timely.canonical.content import OF_COMMIT, digest_of_messages, is_worth_it
 from spark_timely.errors import (
     DataLossError,
     InvalidShapeError,
@@ -202,6 +203,7 @@ def write_data_files(
     narrow: bool = True,
     begun: list[str] | None = None,
     job: str = "",
+    digest_within: int | None = OF_COMMIT,
 ) -> list[DataFile]:
     """Write rows to as few files as the target size allows, ordered by time.
 
@@ -233,6 +235,8 @@ def write_data_files(
         Gets the path of each file before it is written: a write that fails does not say which there are.
     job : str
         From `new_job`: where the writer may not live to say which files there are.
+    digest_within : int or None
+        Up to how much work the digest of messages is computed: see `spark_timely.canonical.content`.
 
     Returns
     -------
@@ -260,6 +264,7 @@ def write_data_files(
     elif not is_sorted(times):
         order = lexsort(times)
         table, times = table.take(order), times[order]
+    digests = event == "message" and is_worth_it(table, digest_within)
     apart = narrow_cuts(times, table.nbytes // _COMPRESSION) if narrow and event == "message" else []
     written: list[DataFile] = []
     for first, stop in zip([0, *apart], [*apart, len(times)], strict=True):  # four turns at most
@@ -272,7 +277,17 @@ def write_data_files(
                 begun.append(path)
             try:
                 file, start = _write_file(
-                    storage, path, part, part_times, cuts, start, event, domain, target_file_size, compression
+                    storage,
+                    path,
+                    part,
+                    part_times,
+                    cuts,
+                    start,
+                    event,
+                    domain,
+                    target_file_size,
+                    compression,
+                    digests=digests,
                 )
             except OSError as error:
                 raise not_written(storage.uri, path, error) from error
@@ -292,6 +307,8 @@ def _write_file(
     domain: TimeDomain,
     target_file_size: int,
     compression: str,
+    *,
+    digests: bool,
 ) -> tuple[DataFile, int]:
     """Write row groups from the one numbered `start` on; return the file and the next row group."""
     first = cuts[start]
@@ -327,6 +344,7 @@ def _write_file(
         stats=stats_json(len(part), lows, highs, nulls),
         minima=minimal(distinct),
         bounds=np.stack([part.min(axis=0), part.max(axis=0)]),
+        digest=digest_of_messages(table.slice(first, len(part))) if digests else None,
     )
     return described, start
 

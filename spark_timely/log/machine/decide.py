@@ -161,7 +161,7 @@ def decide_commit(
 
 def _note(state: StreamState, request: CommitRequest, *, taken: bool) -> Note:
     """Return the note of the commit: its own, and what lasts of the one before."""
-    own, bounds = request.note, request.time_bounds()
+    own, bounds = replace(request.note, content=request.content()), request.time_bounds()
     if request.batch is not None:
         own = replace(own, batch=replace(own.batch or MicroBatch(), seq=state.seq + 1))
     skewed = own.batch is not None and own.batch.skewed > 0

@@ -29,6 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_timely.canonical.content import added, digest_text
 from spark_timely.errors import shown
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts
@@ -65,6 +66,8 @@ class DataFile:
         Minimal times of the rows: an antichain.
     bounds : ndarray of int64, shape (2, k), or None
         Least and greatest value of each coordinate; None without rows.
+    digest : int or None
+        Of the messages, see `spark_timely.canonical.content`; None if it was not computed.
 
     Notes
     -----
@@ -78,6 +81,7 @@ class DataFile:
     stats: str
     minima: IntArray
     bounds: IntArray | None
+    digest: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -271,6 +275,12 @@ class CommitRequest:
         if self.bounds is not None:
             return self.bounds
         return joined_bounds([f.bounds for f in self.files if f.event == "message" and f.bounds is not None])
+
+    def content(self) -> str | None:
+        """Return the digest of the messages for the note; None without messages, or if not all files have one."""
+        found = [file.digest for file in self.files if file.event == "message" and file.n_rows]
+        digests = [digest for digest in found if digest is not None]
+        return digest_text(added(*digests)) if digests and len(digests) == len(found) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
