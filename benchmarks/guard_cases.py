@@ -26,10 +26,13 @@ SCHEMA = pa.schema([("value", pa.int64())])
 APPENDS, APPEND_ROUNDS = 50, 15
 FILES, OPENS = 100_000, 7
 MERGES, MERGED, POLLS = 100, 10, 9
-APPEND, OPEN, POLL = (
+DIGEST_APPENDS, DIGEST_ROUNDS = 20, 15
+APPEND, OPEN, POLL, DIGEST, DIGEST_20K = (
     "append_with_guard_vs_without",
     "open_100k_files_with_guard_vs_without",
     "poll_100_foreign_vs_100_own_merges",
+    "append_with_digest_vs_without",
+    "append_20k_with_digest_vs_without",
 )
 
 
@@ -58,7 +61,7 @@ def unguarded(log: Log) -> Log:
 
 def run(scratch: Path, wanted: Callable[[str], bool]) -> list[Case]:
     """Measure each beside the same without a guard; looks at foreign entries beside looks at our own."""
-    made = {APPEND: _append, OPEN: _open, POLL: _poll}
+    made = {APPEND: _append, OPEN: _open, POLL: _poll, DIGEST: _digest, DIGEST_20K: _digest_20k}
     return [make(scratch) for name, make in made.items() if wanted(name)]
 
 
@@ -89,6 +92,51 @@ def _append(scratch: Path) -> Case:
     alternate(case, lambda: append(0), lambda: append(1), APPEND_ROUNDS)
     for log, count in zip(logs, times, strict=True):
         assert st.open_log(log.path).messages().num_rows == next(count)
+    return case
+
+
+NUMBERS = pa.schema([("id", pa.int64()), ("price", pa.float64())])
+
+
+def _digest(scratch: Path) -> Case:
+    return _digested(scratch, DIGEST, 1_000, NUMBERS)
+
+
+def _digest_20k(scratch: Path) -> Case:
+    return _digested(scratch, DIGEST_20K, 20_000, SCHEMA)
+
+
+def _digested(scratch: Path, name: str, rows: int, schema: pa.Schema) -> Case:
+    case = Case(
+        name,
+        f"commits of {rows} rows of {len(schema) + 1} numbers by `content_digest='auto'`; peer: the same by 'off'",
+        1.03,
+        unit="ms",
+        higher_is_better=False,
+    )
+    logs = [st.create_log(str(scratch / f"{name}-{side}"), schema, minimum=(0,), merge_every=None) for side in "ab"]
+    writers = [
+        log.writer(owner="bench", content_digest=wanted)  # type: ignore[arg-type]
+        for log, wanted in zip(logs, ("auto", "off"), strict=True)
+    ]
+    draw = np.random.default_rng(7)
+    columns = {field.name: pa.array(draw.integers(0, 1 << 40, rows)).cast(field.type) for field in schema}
+    times = [itertools.count(), itertools.count()]
+
+    def append(side: int) -> float:
+        def commits() -> None:
+            for _ in range(DIGEST_APPENDS):
+                time = next(times[side])
+                stamps = np.sort(draw.integers(time, time + 100, rows))
+                writers[side].append(pa.table({"_time": stamps, **columns}), advance_to=time + 1)
+
+        return 1000 * seconds(commits) / DIGEST_APPENDS
+
+    alternate(case, lambda: append(0), lambda: append(1), DIGEST_ROUNDS)
+    for log, said in zip(logs, (True, False), strict=True):
+        state = st.open_log(log.path).stream("main")
+        assert state is not None
+        assert (state.note.content is not None) is said
     return case
 
 

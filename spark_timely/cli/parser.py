@@ -661,7 +661,9 @@ VERBS: tuple[Verb, ...] = (
         "verify",
         "check the protocol and all rows; canonical hash",
         "Check every stream against the capture protocol and every file against what the log says of it,"
-        " and print the canonical hash. Exit code 1 if the log is not sound, or has another hash.",
+        " and print the canonical hash. Values that another program changed are found by the digests that commits say;"
+        " commits without one are judged by counts alone, and counted. Exit code 1 if the log is not sound, or has"
+        " another hash.",
         _verify_arguments,
     ),
     Verb(

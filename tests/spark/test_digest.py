@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from spark_timely.canonical.row_hash import RowsDigest
+from spark_timely.log import Log
+from spark_timely.log.log import create_log, open_log
+from spark_timely.log.machine.state import states_by_seq
 from spark_timely.spark.capture import foreach_batch
 from spark_timely.spark.capture.classify import digest_in, digest_sums, row_hash_sql
 from tests.oracles import digest_model as model
@@ -290,3 +294,43 @@ def test_capture_of_events_counts_progress_by_time_and_change(
         ]
         assert {report.digest and report.digest.text for report in reports[-2:]} == {model.digest(expected)}
     assert reports[0].digest != reports[-1].digest
+
+
+def said_by(log: Log) -> list[str | None]:
+    """Return the digest that each commit with messages says."""
+    return [state.note.content for state in states_by_seq(log.format, log.progress()) if state.rows]
+
+
+def test_stored_messages_have_the_digest_that_a_writer_says(spark: SparkSession, tmp_path: Path) -> None:
+    names = [name for name in FIELDS if "`" not in name]
+    schema = ", ".join(["t bigint", *(f"`{name}` {FIELDS[name]}" for name in names)])
+    chosen = [list(FIELDS).index(name) for name in names]
+    data = [(20 - i, *(row[j] for j in chosen)) for i, row in enumerate(ROWS)]
+    path = str(tmp_path / "log")
+    # One row is late.
+    parts = [data[:9], [(-500, *data[0][1:]), *data[9:]], data[:2]]
+    for batch, (part, wanted) in enumerate(zip(parts, ("auto", "on", "off"), strict=True)):
+        foreach_batch.capture(
+            session_of_a_call(spark).createDataFrame(part, schema).repartition(2),
+            batch,
+            path=path,
+            app_id="a",
+            time_column="t",
+            frontier="bounded",
+            lateness="100",
+            late_data="deadLetter",
+            content_digest=wanted,
+        )
+    log = open_log(path)
+    assert log.verify().problems == ()
+    assert log.verify().dead_letters == 1
+    stored = log.messages()
+    other = create_log(str(tmp_path / "other"), log.schema, minimum=log.domain.minimum, merge_every=None)
+    for seq in (1, 2, 3):
+        rows_of_commit = stored.filter(pc.equal(stored["_seq"], seq)).drop_columns(["_stream", "_seq"])
+        other.writer(owner="me", content_digest="on").append(rows_of_commit)
+    expected = said_by(other)
+    assert None not in expected
+    assert len(set(expected)) == 3
+    assert said_by(log) == [*expected[:2], None]
+    assert log.verify().counts_alone == 1

@@ -63,7 +63,7 @@ def test_tables_are_those_of_the_design() -> None:
         *("path", "stream", "timeColumn", "frontier", "lateness", "maxFutureSkew", "lateData", "onFinish", "streams"),
         *("diffColumn", "targetFileSize", "compression", "autoCompact", "checkpointLocation", "singleWriter"),
         *("idleTimeout", "mergeSchema", "takeover", "beginAt", "dialect", "flush", "credential"),
-        *("autoVacuum", "keyColumns", "keep", "keepCommitted", "missingColumns", "badTime"),
+        *("autoVacuum", "keyColumns", "keep", "keepCommitted", "missingColumns", "badTime", "contentDigest"),
     }
     assert {option.name for option in SOURCE_OPTIONS.options.values()} == {
         *("path", "delivery", "content", "workers", "splitBy", "asOf", "snapshot", "startingFrontier"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given
@@ -22,7 +23,7 @@ from spark_timely.log import Log, MemoryLog
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.machine.state import states_by_seq
 from spark_timely.protocol.note import Note
-from tests.conformance.test_foreign_changes import clean_up
+from tests.conformance.test_foreign_changes import clean_up, output
 from tests.oracles import content_model
 from tests.unit.sink.driver import BOUNDED, SinkDriver
 from tests.unit.sink.driver import rows as sink_rows
@@ -90,6 +91,21 @@ def test_a_changed_value_behind_cleaned_up_entries_is_named(tmp_path: Path, name
     assert report.counts_alone == 0
 
 
+def test_an_accepted_value_has_a_digest_of_its_own(tmp_path: Path) -> None:
+    log = filled(str(tmp_path / "log"))
+    for value in (60, 61):
+        DeltaTable(log.path).update(predicate="v IN (6, 60)", updates={"v": str(value)})
+        log = open_log(log.path)
+        assert len(log.verify().problems) == 2  # the change, and the commit that has other messages
+        report = log.accept_change(log.foreign_changes()[0].token)
+        assert (report.commits, report.other) == (1, 1)
+        assert (log.verify().problems, log.verify().counts_alone) == ((), 0)
+    DeltaTable(log.path).update(predicate="v = 61", updates={"v": "6"})
+    clean_up(log.path)
+    [problem] = open_log(log.path).verify().problems
+    assert problem.startswith("stream 'main' at seq=1: found other messages than were written")
+
+
 @pytest.mark.parametrize("kind", ["stream", "collection"])
 def test_merges_and_optimize_leave_digests_right(tmp_path: Path, kind: str) -> None:
     log = filled(str(tmp_path / "log"), kind)
@@ -132,7 +148,7 @@ def test_commits_without_a_digest_are_counted(tmp_path: Path) -> None:
         log.writer(owner="me", content_digest="yes")  # type: ignore[arg-type]
 
 
-def test_unknown_parts_of_a_note_are_passed_over_and_later_schemes_not_compared() -> None:
+def test_unknown_parts_of_a_note_are_passed_over() -> None:
     assert Note.parse('{"v":1,"content":"c1:00ff","later":{"x":1}}') == Note(content="c1:00ff")
     assert Note(content="c1:00ff").following(Note(content="c1:01")) == Note(content="c1:00ff")
     assert Note().following(Note(content="c1:01")).content is None
@@ -161,10 +177,17 @@ def test_a_sinks_tasks_say_what_a_writer_says(tmp_path: Path) -> None:
     writer = other.writer(owner="me", content_digest="on")
     stored = log.messages()
     for seq in sorted(set(stored["_seq"].to_pylist())):
-        part = stored.filter(pa.compute.equal(stored["_seq"], seq))
+        part = stored.filter(pc.equal(stored["_seq"], seq))
         writer.append(part.drop_columns(["_stream", "_seq"]))
     assert list(notes(log).values()) == list(notes(other).values())
     assert None not in notes(log).values()
+
+
+def test_outputs_of_dataflows_say_digests(tmp_path: Path) -> None:
+    log = output(str(tmp_path / "output"))
+    assert notes(log)
+    assert None not in notes(log).values()
+    assert (log.verify().problems, log.verify().counts_alone) == ((), 0)
 
 
 def test_values_of_all_kinds_are_digested_as_the_model_says(tmp_path: Path) -> None:
