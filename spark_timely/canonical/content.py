@@ -46,7 +46,7 @@ from spark_timely.canonical.row_hash import Words, contribution, hash_constant
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_Number = TypeVar("_Number", np.uint8, np.float32, np.float64, np.complex128)
+_Number = TypeVar("_Number", np.uint8, np.uint64, np.float32, np.float64, np.complex128)
 _Add: TypeAlias = "Callable[[pa.Array, str, Words, Words], None]"
 
 SCHEME: Final = "c1"
@@ -197,10 +197,9 @@ def is_worth_it(table: pa.Table, within: int | None) -> bool:
     if not within:
         return within is None
     n, work = table.num_rows, 0
-    for i, name in enumerate(table.schema.names):  # one turn per column
+    for name, column in zip(table.schema.names, table.columns, strict=True):  # one turn per column
         if name in _OURS:
             continue
-        column = table.column(i)
         kind = _KINDS.get(column.type.id)
         if kind is None:
             work += _ONCE_NESTED + _EACH_NESTED * n + column.nbytes
@@ -268,6 +267,11 @@ def _base(place: str) -> np.uint64:
     return hash_constant(0, f"content {place}")
 
 
+def _add_longs(array: pa.Array, place: str, into: Words, scratch: Words) -> None:
+    np.multiply(_values(array, np.uint64), _key(place, 0), out=scratch)
+    into += scratch
+
+
 def _add_integers(array: pa.Array, place: str, into: Words, scratch: Words) -> None:
     width = array.type.bit_width // 8
     values = np.frombuffer(array.buffers()[1], f"<i{width}", len(array), array.offset * width)
@@ -308,7 +312,7 @@ def _valid(array: pa.Array) -> npt.NDArray[np.uint8]:
 
 def _values(array: pa.Array, dtype: type[_Number]) -> npt.NDArray[_Number]:
     """Return the values of a fixed-width array without a copy; any number where null."""
-    offset = array.offset * np.dtype(dtype).itemsize
+    offset = array.offset and array.offset * np.dtype(dtype).itemsize
     return np.frombuffer(array.buffers()[1], dtype=dtype, count=len(array), offset=offset)
 
 
@@ -367,14 +371,14 @@ def _add_long(
         into[rows[string[heads]]] += np.add.reduceat(words, heads)
 
 
-_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.date32(), pa.timestamp("us"))
 _DOUBLE = pa.float64().id
 _OFFSETS = {
     **dict.fromkeys((pa.string().id, pa.binary().id), np.int32),
     **dict.fromkeys((pa.large_string().id, pa.large_binary().id), np.int64),
 }
 _KINDS: dict[int, _Add] = {
-    **{type_.id: _add_integers for type_ in _INTEGERS},
+    **{type_.id: _add_longs for type_ in (pa.int64(), pa.timestamp("us"))},
+    **{type_.id: _add_integers for type_ in (pa.int8(), pa.int16(), pa.int32(), pa.date32())},
     pa.bool_().id: _add_booleans,
     **{type_.id: _add_floats for type_ in (pa.float32(), pa.float64())},
     pa.decimal128(1).id: _add_decimals,

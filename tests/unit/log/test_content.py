@@ -20,6 +20,8 @@ from spark_timely.canonical import content
 from spark_timely.canonical.content import OF_COMMIT, OF_TASK, added, digest_from, digest_of_messages, is_worth_it
 from spark_timely.errors import InvalidUsageError
 from spark_timely.log import Log, MemoryLog
+from spark_timely.log.commit import as_data_files
+from spark_timely.log.files.parquet import write_data_files
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.machine.state import states_by_seq
 from spark_timely.protocol.note import Note
@@ -104,6 +106,20 @@ def test_an_accepted_value_has_a_digest_of_its_own(tmp_path: Path) -> None:
     clean_up(log.path)
     [problem] = open_log(log.path).verify().problems
     assert problem.startswith("stream 'main' at seq=1: found other messages than were written")
+
+
+def test_a_rewriting_that_says_it_changes_nothing_is_found(tmp_path: Path) -> None:
+    log = filled(str(tmp_path / "log"))
+    old = log.files()
+    rows = log.messages()
+    values = pc.if_else(pc.equal(rows["v"], 16), 61, rows["v"])
+    rows = rows.set_column(rows.schema.get_field_index("v"), "v", values)
+    times = log.domain.from_columns(rows)
+    new = write_data_files(log.storage, rows, times, stream="main", seq=2, domain=log.domain, narrow=False)
+    log.store.transact(new, [], removes=as_data_files(old), data_change=False, exclusive=True)
+    clean_up(log.path)
+    [problem] = open_log(log.path).verify().problems
+    assert problem.startswith("stream 'main' at seq=2: found other messages than were written")
 
 
 @pytest.mark.parametrize("kind", ["stream", "collection"])
