@@ -1,9 +1,9 @@
 """Accept what another program changed in a log: from then on the messages are as they are.
 
 Progress, since and retainers are never taken as others left them: their files are put back as our commits wrote them.
-Messages are: each commit whose messages are others now is written down once more, as it would say them, in a file of a
-kind of event of its own. The last commit gives the log other facts: nothing before it is judged again, and the token is
-among those that were accepted, by which every position that was reached before is known.
+Messages are: each commit whose messages are others now is written down once more in the ledger, as it would say them.
+The last commit gives the log other facts: nothing before it is judged again, and the token is among those that were
+accepted, by which every position that was reached before is known.
 
 Invariants
 ----------
@@ -22,8 +22,10 @@ import pyarrow as pa
 
 from spark_timely.canonical.content import digest_from, digest_text
 from spark_timely.errors import DataLossError, InvalidUsageError, LogDamagedError, StorageError, shown
-from spark_timely.log.files.parquet import describe_progress, read_progress, write_progress_file
+from spark_timely.log.commit import as_data_files
+from spark_timely.log.files.parquet import describe_progress, read_progress
 from spark_timely.log.foreign import describe_change
+from spark_timely.log.ledger import gone_rows, ledger_of, write_ledger_file
 from spark_timely.log.machine.commit_loop import MOST_ATTEMPTS, LostRaceError
 from spark_timely.log.machine.rollback import describe_other_commits, is_accepted
 from spark_timely.log.machine.state import DataFile, StreamState, batch_rows, states_by_seq
@@ -32,7 +34,6 @@ from spark_timely.log.verify import Tally, accepted_states, judged_states, tally
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.judge import ForeignChange
     from spark_timely.log.machine.rollback import Commits
     from spark_timely.log.store.base import Store
@@ -186,7 +187,12 @@ def _put_back(
 ) -> tuple[str, ...]:
     """Make the files of our commits part of the log again, in the place of those by others."""
     adds = [_file(attempt, store, event, path) for event, (missing, _) in sides.items() for path in sorted(missing)]
-    removes = [each for event, (_, extra) in sides.items() for each in _files_of(store.live.index(event), event, extra)]
+    removes = [
+        each
+        for event, (_, extra) in sides.items()
+        for index in (store.live.index(event),)
+        for each in as_data_files(index.select(np.array([path in extra for path in index.paths.tolist()], np.bool_)))
+    ]
     store.transact(adds, [], removes=removes, exclusive=True)
     store.refresh(after_put=True)
     store.flush()
@@ -211,18 +217,6 @@ def _file(attempt: str, store: Store, event: str, path: str) -> DataFile:
     return describe_progress(path, size, rows, form.domain, event=event)
 
 
-def _files_of(index: FileIndex, event: str, paths: frozenset[str]) -> list[DataFile]:
-    """Return live files as a commit takes them that removes them."""
-    found = index.select(np.isin(index.paths.astype(str), sorted(paths))) if paths and len(index) else None
-    if found is None:
-        return []
-    none = np.empty((0, index.min_times.shape[1]), np.int64)
-    return [
-        DataFile(path, size, max(rows, 0), event, "{}", none, None)
-        for path, size, rows in zip(found.paths.tolist(), found.sizes.tolist(), found.rows.tolist(), strict=True)
-    ]
-
-
 # Messages -------------------------------------------------------------------------------------------
 
 
@@ -236,14 +230,19 @@ def _write_down(attempt: str, log: CaptureLog, states: StreamStates, report: Acc
             raise LogDamagedError(
                 msg, hint="restore what is lost before", context={"path": store.path}, determinate=True
             )
-        _check_beyond(attempt, store, tally, states.newest())
+        newest = dict(states.newest())
+        _check_beyond(attempt, store, tally, newest)
         accepted = accepted_states(log)
         known = [accepted.get((state.stream, state.seq), state) for state in judged_states(log)]
     pairs = [(state, now) for state in known for now in (_restated(state, tally, report.token),) if now is not None]
-    if pairs:
-        rows = pa.concat_tables([batch_rows(form, now) for _, now in pairs])
-        first = pairs[0][1]
-        file = write_progress_file(store.storage, rows, first.stream, first.seq, form.domain, event="accepted")
+    rows = [batch_rows(form, now) for _, now in pairs]
+    ledger = ledger_of(store)
+    should = ledger.messages(form, newest)
+    off = 0 if should is None else should - sum(tally.rows.values())
+    if off:
+        rows.append(gone_rows(store, ledger.gone + off, report.token))
+    if rows:
+        file = write_ledger_file(store, pa.concat_tables(rows))
         store.transact([file], [], exclusive=True)
         store.flush()
     return replace(

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from spark_timely.errors import StorageError, TimelyError
 from spark_timely.log.files.parquet import files_of_job, write_progress_file
+from spark_timely.log.ledger import joined_file
 from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
 from spark_timely.log.machine.decide import decide_commit, decide_open
 from spark_timely.log.machine.state import (
@@ -87,6 +88,7 @@ def open_stream(
         if plan.donor is not None:
             states.check_may_continue({plan.donor.stream})
             apps.append((app_id(plan.donor.stream), plan.donor.seq))
+            return _written(states, new, [joined_file(store, name)], apps)
         return _written(states, new, (), apps)
 
     return _committed(states, name, decide, lambda: states.newest()[name])
@@ -120,7 +122,9 @@ def drop_unclaimed(states: StreamStates, reason: str, *, clock: int) -> None:
         if opened is None or opened.closed:
             return Settled(None)
         nothing = StreamCounts.empty(states.store.format.domain.arity)
-        after = next_state(opened, nothing, at=max(clock, opened.at + 1), reason=reason, note=Note())
+        after = next_state(
+            opened, nothing, at=max(clock, opened.at + 1), reason=reason, note=Note(total=opened.note.total)
+        )
         return _written(states, [after], (), [(app_id(OPEN_STREAM), after.seq)])
 
     _committed(states, OPEN_STREAM, decide, lambda: None)

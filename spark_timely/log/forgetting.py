@@ -34,6 +34,7 @@ from spark_timely.log.files.parquet import (
     write_data_files,
     write_progress_file,
 )
+from spark_timely.log.ledger import after_forgetting
 from spark_timely.log.machine.base import choose_base, first_of_newest_batch, with_base
 from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
 from spark_timely.log.machine.since import as_of_since, is_later, may_read, moved_to, needed_from
@@ -427,7 +428,9 @@ class _Rewriting(Attempt):
     sources: Sequence[DataFile]
 
     def put(self) -> None:
-        self.store.transact(self.new, [], removes=self.sources, data_change=True, exclusive=True)
+        come, go = after_forgetting(self.store, self.new, self.sources)
+        removes = [*self.sources, *as_data_files(go)]
+        self.store.transact([*self.new, *come], [], removes=removes, data_change=True, exclusive=True)
 
     def has_landed(self) -> bool:
         if self.new:

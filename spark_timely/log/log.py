@@ -329,9 +329,9 @@ class Log:
         """Return the files of dead letters in the snapshot."""
         return self._states.files("dead")
 
-    def accepted_files(self) -> FileIndex:
-        """Return the files in the snapshot that say which messages commits have since a change was accepted."""
-        return self._states.files("accepted")
+    def ledger_files(self) -> FileIndex:
+        """Return the files in the snapshot that say of messages and streams what progress does not."""
+        return self._states.files("ledger")
 
     @property
     def accepted(self) -> tuple[str, ...]:

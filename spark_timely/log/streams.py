@@ -19,7 +19,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.errors import DataLossError, LogDamagedError, RolledBackError
+from spark_timely.errors import (
+    DataLossError,
+    LogDamagedError,
+    LogFormatError,
+    ProtocolError,
+    RolledBackError,
+    TimelyError,
+)
 from spark_timely.log.files.parquet import read_progress, side_by_side
 from spark_timely.log.foreign import changed_by_others
 from spark_timely.log.machine.state import (
@@ -133,8 +140,8 @@ class CaptureLog(Protocol):
     def dead_files(self) -> FileIndex:
         """Return the files of dead letters."""
 
-    def accepted_files(self) -> FileIndex:
-        """Return the files of commits with changes that were accepted."""
+    def ledger_files(self) -> FileIndex:
+        """Return the files that say of messages and streams what progress does not."""
 
     def progress(self) -> pa.Table:
         """Return all progress rows, sorted by stream and seq."""
@@ -293,6 +300,8 @@ class StreamStates:
             other = found if found.seq == seen.seq else self._earlier({stream: seen.seq}).get(stream)
             if other is None or other.identity != seen.identity:
                 raise self._went_back(stream, f"another commit seq={seen.seq} of stream {stream!r} than before")
+        if self._is_progress_changed():
+            return  # what others left is nothing that must be found again
         known = {stream: kept for stream, kept in self._known.items() if all(path in live for path in kept[1])}
         self._known = {
             stream: known[stream]
@@ -300,6 +309,14 @@ class StreamStates:
             else (state, frozenset(self._holders(stream, state.seq)))
             for stream, state in states.items()
         }
+
+    def _is_progress_changed(self) -> bool:
+        """Whether others changed progress, or that cannot be told."""
+        try:
+            return any(each.streams is None or each.streams for each in self.store.foreign_changes())
+        except TimelyError as error:
+            logger.debug("log %r: its states are not remembered: %s", self.store.path, error)
+            return True
 
     def _went_back(self, stream: str, found: str) -> RolledBackError:
         self.check_untouched()  # where others changed rows, that is what is to be said
@@ -375,7 +392,11 @@ class StreamStates:
             if self._states_at != at:
                 if self._states_at[0] != at[0]:
                     self._newest_by_path, self._rows_by_path = {}, {}
-                states = self._read_states()
+                try:
+                    states = self._read_states()
+                except (LogFormatError, ProtocolError):
+                    self.check_untouched()  # where others changed rows, that is what is to be said
+                    raise
                 self._check_kept(states)
                 self._states, self._states_at = states, at
             return self._states

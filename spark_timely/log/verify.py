@@ -20,14 +20,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_timely.canonical.content import added, digest_from, digest_text, row_hashes
 from spark_timely.canonical.state import CanonicalState
-from spark_timely.errors import DataLossError, NotBeyondError, ProtocolError, described
+from spark_timely.errors import (
+    DataLossError,
+    LogDamagedError,
+    LogFormatError,
+    NotBeyondError,
+    ProtocolError,
+    described,
+)
 from spark_timely.log.files.format import in_schema
-from spark_timely.log.files.parquet import BROKEN, corrupt, open_parquet, read_progress
+from spark_timely.log.files.parquet import BROKEN, corrupt, open_parquet
 from spark_timely.log.foreign import describe_change
+from spark_timely.log.ledger import ledger_tables
 from spark_timely.log.machine.judge import accepted_rows
 from spark_timely.log.machine.since import as_of_since, is_later, needed_from
 from spark_timely.log.machine.state import OPEN_STREAM, StreamState, states_by_seq, stream_codes
@@ -156,12 +165,19 @@ def verify_log(log: CaptureLog, *, since: Antichain | None = None) -> VerifyRepo
     -----
     Cost: reads all messages, row group by row group; remembers a few numbers per commit.
     """
-    log.refresh()
+    unread: str | None = None
+    try:
+        log.refresh()
+        log.progress(), log.frontier()
+    except (LogFormatError, ProtocolError, LogDamagedError, pa.ArrowException) as error:
+        if not log.foreign_changes():
+            raise
+        unread = described(error)  # others left progress so: what there is to say is said
     form, domain = log.format, log.domain
-    if since is not None:
+    if since is not None and unread is None:
         _check_relative(log, since)
     problems = [f"another program changed rows: {describe_change(each)}" for each in log.foreign_changes()]
-    states = states_by_seq(form, log.progress())
+    states = [] if unread is not None else states_by_seq(form, log.progress())
     state = CanonicalState(form.payload, domain.arity)
 
     def also(table: pa.Table, times: IntArray) -> None:
@@ -174,6 +190,8 @@ def verify_log(log: CaptureLog, *, since: Antichain | None = None) -> VerifyRepo
 
     tally, lost = tally_of(log, states, also)
     problems += lost
+    if unread is not None:
+        return _unreadable(log, state, tally, [*problems, unread])
     dead = log.dead_files()
     for path in dead.paths.tolist():
         if not log.storage.exists(path):
@@ -207,6 +225,23 @@ def verify_log(log: CaptureLog, *, since: Antichain | None = None) -> VerifyRepo
     )
 
 
+def _unreadable(log: CaptureLog, state: CanonicalState, tally: Tally, problems: list[str]) -> VerifyReport:
+    """Return the report of a log whose progress cannot be read: as if no time was complete."""
+    frontier = log.domain.minimum_frontier
+    return VerifyReport(
+        path=log.path,
+        table_version=log.version,
+        frontier=frontier,
+        digest=state.digest(frontier),
+        messages=sum(tally.rows.values()),
+        dead_letters=0,
+        commits=0,
+        streams=0,
+        files=len(log.files()),
+        problems=tuple(problems[:_MAX_PROBLEMS]),
+    )
+
+
 def tally_of(
     log: CaptureLog, states: Sequence[StreamState], also: Callable[[pa.Table, IntArray], None] | None = None
 ) -> tuple[Tally, list[str]]:
@@ -225,6 +260,10 @@ def tally_of(
     for path in log.files().paths.tolist():
         try:
             for table in row_groups(log, path, form.data_schema):
+                owned = pc.and_(pc.is_valid(table["_stream"]), pc.is_valid(table["_seq"]))
+                if not pc.all(owned).as_py():
+                    problems.append(f"file {path!r} has messages without a stream or a number")
+                    table = table.filter(owned)
                 times = form.domain.from_columns(table)
                 tally.add(table, times)
                 if also is not None:
@@ -242,9 +281,7 @@ def judged_states(log: CaptureLog) -> list[StreamState]:
 
 def accepted_states(log: CaptureLog) -> dict[tuple[str, int], StreamState]:
     """Return commits as they say the messages that they have since a change of theirs was accepted."""
-    paths = log.accepted_files().paths.tolist()
-    tables = [read_progress(log.storage, path, log.format.progress_schema) for path in paths]  # none, as a rule
-    newest_last = accepted_rows(log.format, tables)
+    newest_last = accepted_rows(log.format, ledger_tables(log.storage, log.format, log.ledger_files()))
     return {(state.stream, state.seq): state for rows in newest_last for state in states_by_seq(log.format, rows)}
 
 

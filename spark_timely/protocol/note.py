@@ -439,6 +439,8 @@ class Note:
     content : str or None
         Digest of this commit's messages as they are stored, see `spark_timely.canonical.content`; None without
         messages, and where it was not computed. Passes.
+    total : int
+        Messages of the stream's commits since the log is guarded; of `#open` how many streams took a capability. Lasts.
 
     Examples
     --------
@@ -464,6 +466,7 @@ class Note:
     letters: int = 0
     resubmitted: tuple[tuple[int, int], ...] = ()
     content: str | None = None
+    total: int = 0
 
     def following(self, before: Note, *, owner: str | None = None) -> Note:
         """Return this note with what lasts of the note before it (invariant 2).
@@ -483,12 +486,13 @@ class Note:
         >>> Note().following(first, owner="q1")
         Note(opening=None, claimed=None, attempt=None, batch=None, greatest=7, former=('q1',), gaps=(), lost=(), \
 differing=0, mark=None, output=None, statements=None, base=False, mover=None, letters=0, resubmitted=(), \
-content=None)
+content=None, total=0)
         """
         seen = [top for top in (before.greatest, self.greatest) if top is not None]
         kept = replace(
             self,
             greatest=max(seen, default=None),
+            total=before.total + self.total,
             former=before.former,
             lost=before.lost,
             mover=before.mover if self.mover is None else self.mover,
@@ -539,7 +543,7 @@ content=None)
                 facts[name] = {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
         if self.greatest is not None:
             facts["greatest"] = self.greatest
-        return json.dumps(facts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+        return _dumped(facts)
 
     @classmethod
     def parse(cls, text: str | None) -> Note:
@@ -584,11 +588,37 @@ content=None)
                 letters=cast("int", facts.get("letters", 0)),
                 resubmitted=tuple((int(a), int(b)) for a, b in cast("list[list[int]]", facts.get("resubmitted", ()))),
                 content=cast("str | None", facts.get("content")),
+                total=cast("int", facts.get("total", 0)),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise _unreadable(text) from error
 
 
+def sealed(text: str, seal: str) -> str:
+    """Return the text of a note that says what all values of its commit are, as a hash."""
+    return _dumped({**json.loads(text), _SEAL: seal})
+
+
+def seal_of(text: str | None) -> str | None:
+    """Return the hash that `sealed` put into a note; None if there is none."""
+    try:
+        found = json.loads(text or "")
+        return str(found[_SEAL])
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def as_base(text: str) -> str:
+    """Return the text of a note as that of the first commit that its stream still has."""
+    return _dumped({**json.loads(text), "base": True})
+
+
+def _dumped(facts: Mapping[str, object]) -> str:
+    return json.dumps(facts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+
+
+# Unknown to `Note.parse`, for it is about the commit as a whole, and not of it.
+_SEAL: Final = "seal"
 _SMALLER = {
     "output": "shorten the paths of the inputs: the dataflow has too many for paths of this length",
     "resubmitted": "resubmit commits next to each other: the list of those that were is too long",

@@ -27,6 +27,7 @@ FORMS = {
     kind: replace(
         LogFormat.build(pa.schema([("v", pa.int64())]), minimum=(0,), kind=kind),  # type: ignore[arg-type]
         forgets=True,
+        before=None,
     )
     for kind in ("stream", "collection")
 }
@@ -120,10 +121,9 @@ def run(seed: int, n_steps: int = 30, judge: type[Judge] = Judge) -> World:
     def fresh() -> Handle:
         if draw.random() < 0.5:
             since = judge.since_newest_mark(world.newest, 0, table.step)
-            assert since is not None
-            found = judge.cold(form, since, table.evidence, remembered=remembered)
-            assert found is not None
-            return Handle(found)
+            opened = judge.opened(form, since, table.evidence, remembered=remembered)
+            assert isinstance(opened, Judge)
+            return Handle(opened)
         found = judge.whole_at(form, 0, table.files(0), remembered=remembered)
         found.take(table.steps(0))
         return Handle(found)
@@ -508,14 +508,12 @@ def test_a_cold_judge_needs_each_entry_since_the_newest_mark() -> None:
     world.delete_newest()
     world.delete_newest()
     assert world.newest == 3
-    assert (
-        Judge.since_newest_mark(world.newest, 0, lambda version: None if version == 2 else table.step(version)) is None
-    )
-    since = Judge.since_newest_mark(world.newest, 0, table.step)
-    assert since is not None
-    assert (since[0], [step.version for step in since[1]]) == (0, [1, 2, 3])
-    assert Judge.cold(table.form, since, table.evidence) is not None
-    assert Judge.cold(table.form, since, replace(table.evidence, files=lambda _: None)) is None
+    cut = Judge.since_newest_mark(world.newest, 0, lambda version: None if version == 2 else table.step(version))
+    assert (cut.begin, [step.version for step in cut.steps], cut.marked) == (2, [3], False)
+    course = Judge.since_newest_mark(world.newest, 0, table.step)
+    assert (course.begin, [step.version for step in course.steps], course.marked) == (0, [1, 2, 3], True)
+    assert isinstance(Judge.opened(table.form, course, table.evidence), Judge)
+    assert Judge.opened(table.form, course, replace(table.evidence, files=lambda _: None)) is None
 
 
 def restore_behind_cleaned_up_entries(seed: int, judge: type[Judge] = Judge) -> int:

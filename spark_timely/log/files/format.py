@@ -48,7 +48,7 @@ FORMAT_VERSIONS: Final = (2, 3, FORMAT_VERSION)
 # Of a log that has forgotten, before a fact said so.
 _FORGETFUL_VERSION = 3
 METADATA_KEY = "timely.log"
-EVENTS = ("message", "progress", "dead", "since", "retain", "accepted")
+EVENTS = ("message", "progress", "dead", "since", "retain", "ledger")
 LogKind: TypeAlias = Literal["stream", "collection"]
 """What the messages of a log are: events, or updates of a collection."""
 KINDS: Final[tuple[LogKind, ...]] = ("stream", "collection")
@@ -403,6 +403,9 @@ class LogFormat:
     accepted : tuple of str
         Tokens of the changes by other programs that were accepted, in their order: a reader from before one of them
         has seen other rows.
+    before : tuple of (int, int) or None
+        How many messages and streams the log had when it began to be guarded: notes and the ledger count from there.
+        None where that is not known.
 
     Examples
     --------
@@ -420,6 +423,7 @@ class LogFormat:
     forgets: bool = False
     guarded_from: int | None = 0
     accepted: tuple[str, ...] = ()
+    before: tuple[int, int] | None = (0, 0)
     _cache: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -785,11 +789,20 @@ class LogFormat:
                 said["forgets"] = True
             if self.accepted:
                 said["accepted"] = list(self.accepted)
+            if self.before is not None:
+                said["before"] = list(self.before)
         return json.dumps(said, sort_keys=True, ensure_ascii=False)
 
-    def raised(self, version: int) -> LogFormat:
-        """Return the format of a log whose entries are judged behind a version of its table."""
-        return replace(self, version=FORMAT_VERSION, guarded_from=version)
+    def raised(self, version: int, before: tuple[int, int] | None) -> LogFormat:
+        """Return the format of a log whose entries are judged behind a version of its table.
+
+        Parameters
+        ----------
+        version : int
+        before : tuple of (int, int) or None
+            How many messages and streams it has.
+        """
+        return replace(self, version=FORMAT_VERSION, guarded_from=version, before=before)
 
     @classmethod
     def from_table(cls, schema: pa.Schema, metadata: Mapping[str, Any], path: str) -> LogFormat:
@@ -841,7 +854,9 @@ class LogFormat:
             kind = KINDS[KINDS.index(facts["kind"])]
             guarded_from = int(facts["guardedFrom"]) if version >= FORMAT_VERSION else None
             accepted = tuple(map(str, facts.get("accepted", ())))
-        except (InvalidUsageError, KeyError, TypeError, ValueError) as error:
+            counted = facts.get("before")
+            before = None if counted is None else (int(counted[0]), int(counted[1]))
+        except (InvalidUsageError, LookupError, TypeError, ValueError) as error:
             raise _unreadable_facts(path, text) from error
         bare = cls(domain, kind, pa.schema([]), version)
         own = {f.name for f in bare.table_fields}
@@ -869,6 +884,7 @@ class LogFormat:
             forgets=version == _FORGETFUL_VERSION or facts.get("forgets") is True,
             guarded_from=guarded_from,
             accepted=accepted,
+            before=before,
             _cache={"table": bare.table_fields},
         )
         try:

@@ -13,14 +13,13 @@ Invariants
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.protocol.note import Note
+from spark_timely.protocol.note import as_base
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,7 +104,7 @@ def with_base(rows: pa.Table, stream: str, base: int) -> pa.Table:
     here = pc.and_(pc.equal(kept["_stream"], stream), pc.equal(kept["_seq"], base))
     noted = pc.and_(here, pc.is_valid(kept["_note"]))
     (text,) = kept["_note"].filter(noted).to_pylist()
-    note = replace(Note.parse(text), base=True).text()
+    note = as_base(text)
     number = kept.schema.get_field_index("_note")
     column = pc.if_else(noted, pa.scalar(note, kept.schema.field(number).type), kept["_note"])
     return kept.set_column(number, kept.schema.field(number), column)

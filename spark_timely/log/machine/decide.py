@@ -161,7 +161,8 @@ def decide_commit(
 
 def _note(state: StreamState, request: CommitRequest, *, taken: bool) -> Note:
     """Return the note of the commit: its own, and what lasts of the one before."""
-    own, bounds = replace(request.note, content=request.content()), request.time_bounds()
+    own = replace(request.note, content=request.content(), total=request.rows())
+    bounds = request.time_bounds()
     if request.batch is not None:
         own = replace(own, batch=replace(own.batch or MicroBatch(), seq=state.seq + 1))
     skewed = own.batch is not None and own.batch.skewed > 0
@@ -436,7 +437,7 @@ def _claim(
         reason=f"claimed by {name}",
         n_rows=0,
         bounds=None,
-        note=Note(claimed=name),
+        note=Note(claimed=name, total=opened.note.total + 1),
     )
     new = initial_state(
         name,

@@ -33,7 +33,8 @@ import pyarrow.compute as pc
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.errors import TimelyError
 from spark_timely.log.machine.since import is_later
-from spark_timely.protocol.note import Note
+from spark_timely.log.machine.state import OPEN_STREAM, StreamState, states_by_seq
+from spark_timely.protocol.note import Note, as_base
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -48,8 +49,15 @@ if TYPE_CHECKING:
 REMEMBERED: Final = 50_000
 """How many versions, and how many files that are live no more, a judge remembers: what is older is read again."""
 
+GONE: Final = "#gone"
+"""The stream of the rows of the ledger that say how many messages are gone; the one with the greatest number counts."""
+FORGOTTEN: Final = "forgotten"
+JOINED: Final = "joined"
+"""Why a row of the ledger was written, where it is for no token."""
+
 # Between a path and its deletion vector: no path has it.
 _MASKED_BY: Final = "\n"
+_PUTS_BACK: Final = ("RESTORE", "CLONE")
 _JUDGED_EVENTS: Final = ("message", "progress", "since", "retain")
 
 
@@ -143,6 +151,23 @@ class Judgement(NamedTuple):
     housekeeping: tuple[ForeignChange, ...]
     state: str = ""
     put_back: Mapping[str, tuple[frozenset[str], frozenset[str]]] = MappingProxyType({})
+
+
+class Course(NamedTuple):
+    """The entries from where a log is judged that is opened.
+
+    Attributes
+    ----------
+    begin : int
+        The version before the first of them.
+    steps : tuple of Step
+    marked : bool
+        Whether an entry of ours says that it was whole there; else the entry of that version is cleaned up.
+    """
+
+    begin: int
+    steps: tuple[Step, ...]
+    marked: bool
 
 
 class Numbers(NamedTuple):
@@ -249,7 +274,7 @@ class _Move:
 class Judge:
     """What is known of a table's log up to a version, and which entries of others are open.
 
-    Made by `whole_at` or `cold`. Does no I/O but through `Evidence`.
+    Made by `whole_at` or `opened`. Does no I/O but through `Evidence`.
 
     Attributes
     ----------
@@ -322,9 +347,7 @@ class Judge:
         return judge
 
     @staticmethod
-    def since_newest_mark(
-        version: int, raised: int, step: Callable[[int], Step | None]
-    ) -> tuple[int, list[Step]] | None:
+    def since_newest_mark(version: int, raised: int, step: Callable[[int], Step | None]) -> Course:
         """Return the newest version that an entry of ours says to be whole, and the entries after it up to a version.
 
         Parameters
@@ -334,39 +357,37 @@ class Judge:
             The version at which the log began to be guarded: it counts as whole.
         step : callable
             Takes a version, and returns its entry; None if it was cleaned up.
-
-        Returns
-        -------
-        tuple of int and list of Step, or None
-            None where one of the entries is not there any more.
         """
         steps: list[Step] = []
         begin, at = raised, version
         while at > begin:  # one turn per entry since the newest mark
             found = step(at)
             if found is None:
-                return None
+                return Course(at, tuple(steps[::-1]), marked=False)
             steps.append(found)
             begin = max(begin, _judged(found))
             at -= 1
-        return begin, steps[::-1]
+        return Course(begin, tuple(steps[::-1]), marked=True)
 
     @classmethod
-    def cold(
+    def opened(
         cls,
         form: LogFormat,
-        since: tuple[int, Sequence[Step]],
+        course: Course,
         evidence: Evidence,
         *,
         raised: int = 0,
         remembered: int = REMEMBERED,
-    ) -> Judge | None:
-        """Return a judge of a log that is opened: the entries after the newest mark wait to be judged.
+    ) -> Judge | Numbers | None:
+        """Return a judge of a log that is opened: the entries from where it was whole wait to be judged.
+
+        It begins at the mark; else behind entries of ours after it; else, where files of neither are known any more, as
+        early as the files are known, if numbers say that they are whole, or behind an entry that put the table back.
 
         Parameters
         ----------
         form : LogFormat
-        since : tuple of int and sequence of Step
+        course : Course
             As `since_newest_mark` has found it.
         evidence : Evidence
         raised, remembered : int
@@ -374,36 +395,32 @@ class Judge:
 
         Returns
         -------
-        Judge or None
-            None where the files at the mark are not known any more.
-        """
-        begin, steps = since
-        files = evidence.files(begin)
-        if files is None:
-            return None
-        judge = cls.whole_at(form, begin, files, raised=raised, remembered=remembered)
-        judge.take(steps)
-        return judge
-
-    @classmethod
-    def by_numbers(
-        cls, form: LogFormat, version: int, files: Sequence[FileIndex], evidence: Evidence, *, raised: int = 0
-    ) -> Judge | Numbers | None:
-        """Return a judge that begins where no entry leads from a mark to a version; or what is not whole there.
-
-        Returns
-        -------
         Judge, Numbers or None
-            None where progress, or what since is, cannot be told.
+            What is not whole where it would begin; None where progress, or what since is, cannot be told there.
 
         Notes
         -----
-        Whole is what has as many messages as live progress says, by commit: of those that may be forgotten in part, and
-        of values, this says nothing. Cost: progress is read, and of each file of several commits which they are.
+        Cost: the files at one version, as a rule. By numbers: progress is read, and of each file of several commits
+        which they are.
         """
-        judge = cls.whole_at(form, version, files, raised=raised)
-        numbers = judge._numbers(judge._known, set(judge._live), evidence)
-        return judge if numbers is not None and not any(numbers) else numbers
+        whole, tried = course.marked, False
+        numbers: Numbers | None = None
+        for number in range(len(course.steps) + 1):  # one turn, as a rule
+            behind = course.steps[number - 1] if number else None
+            if behind is not None:
+                whole = whole and changes_nothing(behind)
+                if tried and not whole and behind.entry.operation not in _PUTS_BACK:
+                    continue
+            files = evidence.files(course.begin + number)
+            if files is None:
+                continue
+            judge = cls.whole_at(form, course.begin + number, files, raised=raised, remembered=remembered)
+            if not whole:
+                numbers, tried = judge._numbers(judge._known, set(judge._live), evidence), True
+            if whole or (numbers is not None and not any(numbers)):
+                judge.take(course.steps[number:])
+                return judge
+        return numbers
 
     def copied(self) -> Judge:
         """Return the same in an object of its own."""
@@ -714,7 +731,9 @@ class Judge:
             for key in keys:
                 parts[self._known[key].event][side].add(key)
         same: dict[str, Callable[[], bool]] = {
-            "message": lambda: self._is_settled(*parts["message"], evidence),
+            "message": lambda: (
+                self._is_settled(*parts["message"], evidence) or self._is_same_messages(*parts["message"], evidence)
+            ),
             "progress": lambda: self._is_same_progress(*parts["progress"], evidence),
             "since": lambda: self._is_same_since(evidence),
         }
@@ -784,23 +803,39 @@ class Judge:
         if not (mixed or several) or stay[0] > may_stay[1] or stay[1] > may_stay[0]:
             return False
         kept = [self._kept_rows(keys, since, evidence) for keys in read]
-        return kept[0] is not None and kept[0] == kept[1]
+        return kept[0] is not None and kept[1] is not None and kept[0].equals(kept[1])
 
-    def _kept_rows(self, keys: Sequence[str], since: Antichain, evidence: Evidence) -> Counter[bytes] | None:
-        """Return the hashes of the messages in files that stay; None if a file is gone."""
-        found: Counter[bytes] = Counter()
+    def _is_same_messages(self, missing: set[str], extra: set[str], evidence: Evidence) -> bool:
+        """Return whether both have the same rows after several entries: what one took out another may have put back."""
+        if sum("message" in each.changes for each in _involved(self._difference)) < 2:
+            return False  # its files are not read: whoever rewrites rows has changed some
+        rows = [[self._rows_known(key) for key in keys] for keys in (missing, extra)]
+        if min(*rows[0], *rows[1], 0) < 0 or sum(rows[0]) != sum(rows[1]):
+            return False
+        kept = [self._kept_rows(sorted(keys), None, evidence) for keys in (missing, extra)]
+        return kept[0] is not None and kept[1] is not None and kept[0].equals(kept[1])
+
+    def _kept_rows(self, keys: Sequence[str], since: Antichain | None, evidence: Evidence) -> pa.Table | None:
+        """Return the messages in files that stay, by hash, and how often each is there; None if a file is gone."""
+        parts: list[pa.Table] = []
         for key in keys:
             table = evidence.rows(_path(key), _vector(key), "message")
             if table is None:
                 return None
             times = self.form.domain.from_columns(table)
-            kept = since.beyond(times)
-            table, times = table.filter(pa.array(kept)), times[kept]
-            hashes = RowHasher(self.form.payload).hash(table)
-            seqs = np.asarray(table["_seq"].to_numpy(), np.int64)
-            for row in zip(table["_stream"].to_pylist(), seqs.tolist(), times.tolist(), hashes.tolist(), strict=True):
-                found[repr(row).encode()] += 1
-        return found
+            if since is not None:
+                kept = since.beyond(times)
+                table, times = table.filter(pa.array(kept)), times[kept]
+            hashes = RowHasher(self.form.payload).hash(table).view(np.int64)
+            columns = {f"time {i}": times[:, i] for i in range(times.shape[1])}
+            columns |= {f"hash {i}": hashes[:, i] for i in range(hashes.shape[1])}
+            own = [name for name in ("_stream", "_seq", "_diff") if name in table.schema.names]
+            parts.append(pa.table({**{name: table[name] for name in own}, **columns}))
+        if not parts:
+            return pa.table({"n": pa.array([], pa.int64())})
+        names = parts[0].schema.names
+        found = pa.concat_tables(parts).group_by(names).aggregate([([], "count_all")])
+        return found.sort_by([(name, "ascending") for name in found.schema.names]).combine_chunks()
 
     def _is_same_progress(self, missing: set[str], extra: set[str], evidence: Evidence) -> bool:
         """Return whether each progress row is as it was known, and none is missing; how often does not matter."""
@@ -883,8 +918,8 @@ class Judge:
         return numbers is not None and not any(numbers)
 
     def _numbers(self, known: Mapping[str, _Known], live: set[str], evidence: Evidence) -> Numbers | None:
-        """Return where live messages and progress differ; None where progress, or what since is, cannot be told."""
-        events = (*_JUDGED_EVENTS, "accepted")
+        """Return where live messages and progress differ; None where progress is not whole, or since cannot be told."""
+        events = (*_JUDGED_EVENTS, "ledger")
         by_event = {event: [key for key in live if known[key].event == event] for event in events}
         progress = self._tables(by_event["progress"], evidence)
         since = self.form.domain.minimum_frontier
@@ -894,19 +929,40 @@ class Judge:
             if found is None:
                 return None
             since = found
-        accepted = self._tables(by_event["accepted"], evidence)
-        if not progress or accepted is None:
+        tables = self._tables(by_event["ledger"], evidence)
+        if not progress or tables is None:
             return None
-        wanted = self._wanted(progress, since)
-        newest: dict[str, int] = {}
-        for stream, seq in wanted:
-            newest[stream] = max(seq, newest.get(stream, -1))
-        first = {stream: min(seq for name, seq in wanted if name == stream) for stream in newest}
-        for commit, rows in accepted_counts(self.form, accepted).items():
-            if wanted.get(commit) is not None:
-                wanted[commit] = rows
+        ledger = Ledger.of(self.form, tables)
+        newest = self._newest_of_whole(progress, ledger)
+        there = self._counted(known, by_event["message"], evidence)
+        if newest is None or there is None:
+            return None
+        wanted, most = self._wanted(progress, since)
+        wanted.update((commit, rows) for commit, rows in ledger.counts.items() if commit in wanted)
+        most.update((commit, rows) for commit, rows in ledger.counts.items() if commit in most)
+        first = {stream: min(seq for name, seq in (*wanted, *most) if name == stream) for stream in newest}
+        beyond: dict[str, int] = {}
+        differing: dict[tuple[str, int], tuple[int, int]] = {}
+        for (stream, seq), rows in there.items():
+            if stream not in newest or seq > newest[stream].seq:
+                beyond[stream] = max(seq, beyond.get(stream, seq))
+            elif (stream, seq) in most:
+                if rows > most[stream, seq]:
+                    differing[stream, seq] = (most[stream, seq], rows)
+            elif seq >= first[stream] and rows != wanted.get((stream, seq), 0):
+                differing[stream, seq] = (wanted.get((stream, seq), 0), rows)
+        differing |= {commit: (n_rows, 0) for commit, n_rows in wanted.items() if n_rows and commit not in there}
+        should = ledger.messages(self.form, newest)
+        if should is not None and should != there.total():
+            differing["", -1] = (should, there.total())
+        return Numbers(differing, beyond)
+
+    def _counted(
+        self, known: Mapping[str, _Known], keys: Iterable[str], evidence: Evidence
+    ) -> Counter[tuple[str, int]] | None:
+        """Return how many messages each commit has in files; None if one is gone."""
         there: Counter[tuple[str, int]] = Counter()
-        for key in by_event["message"]:
+        for key in keys:
             index, place, _, masked = known[key]
             if index.rows[place] >= 0 and index.seq_lo[place] == index.seq_hi[place] and index.lone_streams()[place]:
                 there[index.stream_lo[place], int(index.seq_lo[place])] += int(index.rows[place]) - masked
@@ -915,20 +971,36 @@ class Judge:
             if table is None:
                 return None
             there.update(zip(table["_stream"].to_pylist(), table["_seq"].to_pylist(), strict=True))
-        beyond: dict[str, int] = {}
-        differing: dict[tuple[str, int], tuple[int, int]] = {}
-        for (stream, seq), rows in there.items():
-            if seq > newest.get(stream, -1):
-                beyond[stream] = max(seq, beyond.get(stream, seq))
-                continue
-            n_wanted = wanted.get((stream, seq), 0)
-            if seq >= first[stream] and n_wanted is not None and rows != n_wanted:
-                differing[stream, seq] = (n_wanted, rows)
-        differing |= {commit: (n_rows, 0) for commit, n_rows in wanted.items() if n_rows and commit not in there}
-        return Numbers(differing, beyond)
+        return there
 
-    def _wanted(self, tables: Sequence[pa.Table], since: Antichain) -> dict[tuple[str, int], int | None]:
-        """Return how many messages each commit has; None of those that may be forgotten in part."""
+    def _newest_of_whole(self, tables: Sequence[pa.Table], ledger: Ledger) -> dict[str, StreamState] | None:
+        """Return the newest state of each stream; None where a commit, a part of one, or a stream is missing."""
+        newest: dict[str, StreamState] = {}
+        first: dict[str, StreamState] = {}
+        try:
+            states = states_by_seq(self.form, pa.concat_tables(tables))
+        except TimelyError:
+            return None
+        for state in states:  # one turn per commit
+            before = newest.get(state.stream)
+            follows = before is None or (before.seq + 1 == state.seq and before.counts == state.before)
+            if not follows or not state.is_as_written:
+                return None
+            newest[state.stream] = state
+            first.setdefault(state.stream, state)
+        if any(state.seq and not state.note.base for state in first.values()):
+            return None
+        if self.form.before is not None:
+            claimed = newest[OPEN_STREAM].note.total if OPEN_STREAM in newest else 0
+            n_streams = len(newest.keys() - {OPEN_STREAM})
+            if OPEN_STREAM not in newest or n_streams != self.form.before[1] + claimed + len(ledger.joined):
+                return None
+        return newest
+
+    def _wanted(
+        self, tables: Sequence[pa.Table], since: Antichain
+    ) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
+        """Return how many messages each commit has; and how many at most those that may be forgotten in part."""
         domain = self.form.domain
         rows = pa.concat_tables(tables)
         bases = _bases(_progress_rows(tables, set(rows["_stream"].to_pylist())))
@@ -942,28 +1014,54 @@ class Judge:
         if bounded.any():
             later = since.beyond(lows) if self.form.kind == "stream" or minimum else is_later(since, lows)
             stays[bounded] = later
-        found: dict[tuple[str, int], int | None] = {}
+        found: tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]] = ({}, {})
         named = zip(rows["_stream"].to_pylist(), rows["_seq"].to_pylist(), rows["_rows"].to_pylist(), strict=True)
         for (stream, seq, n_rows), has_bounds, stay in zip(named, bounded.tolist(), stays.tolist(), strict=True):
             if seq >= bases.get(stream, seq):
-                found[stream, seq] = (n_rows or 0) if stay or not has_bounds else None
+                found[not (stay or not has_bounds)][stream, seq] = n_rows or 0
         return found
 
 
-def accepted_counts(form: LogFormat, tables: Iterable[pa.Table]) -> dict[tuple[str, int], int]:
-    """Return how many messages commits have since changes of theirs were accepted, by stream and number.
+class Ledger(NamedTuple):
+    """What the log says of its messages and streams beside progress.
 
-    Parameters
+    Attributes
     ----------
-    form : LogFormat
-    tables : iterable of pyarrow.Table
-        Rows of `accepted`: what was written down for a token counts from when the log's facts have it.
+    counts : mapping of (str, int) to int
+        By stream and number how many messages commits have since changes of theirs were accepted.
+    gone : int
+        How many messages were forgotten and summed, or are missing with consent; negative: there are so many more.
+    joined : frozenset of str
+        Streams that began with a copy of another's capability: nothing but their own progress names them.
     """
-    found: dict[tuple[str, int], int] = {}
-    for rows in accepted_rows(form, tables):  # one turn per change that was accepted
-        columns = (rows[name].to_pylist() for name in ("_stream", "_seq", "_rows"))
-        found.update(((stream, seq), n_rows) for stream, seq, n_rows in zip(*columns, strict=True))
-    return found
+
+    counts: Mapping[tuple[str, int], int]
+    gone: int
+    joined: frozenset[str]
+
+    @classmethod
+    def of(cls, form: LogFormat, tables: Iterable[pa.Table]) -> Ledger:
+        """Read the rows of `ledger`: what was written for a token counts from when the log's facts have it."""
+        every = list(tables)
+        if not every:
+            return cls({}, 0, frozenset())
+        rows = pa.concat_tables(every)
+        counts: dict[tuple[str, int], int] = {}
+        for part in accepted_rows(form, every):  # one turn per change that was accepted
+            columns = (part[name].to_pylist() for name in ("_stream", "_seq", "_rows"))
+            counts.update(((stream, seq), n_rows) for stream, seq, n_rows in zip(*columns, strict=True))
+        gone = rows.filter(pc.equal(rows["_stream"], GONE))
+        said = zip(gone["_seq"].to_pylist(), gone["_rows"].to_pylist(), gone["_reason"].to_pylist(), strict=True)
+        valid = [(seq, n_rows) for seq, n_rows, reason in said if reason == FORGOTTEN or reason in form.accepted]
+        joined = rows.filter(pc.equal(rows["_reason"], JOINED))["_stream"].to_pylist()
+        return cls(counts, max(valid, default=(0, 0))[1], frozenset(joined))
+
+    def messages(self, form: LogFormat, newest: Mapping[str, StreamState]) -> int | None:
+        """Return how many messages there should be; None where the log does not know from how many on it counts."""
+        if form.before is None:
+            return None
+        brought = sum(state.note.total for name, state in newest.items() if name != OPEN_STREAM)
+        return form.before[0] + brought - self.gone
 
 
 def accepted_rows(form: LogFormat, tables: Iterable[pa.Table]) -> list[pa.Table]:
@@ -972,6 +1070,7 @@ def accepted_rows(form: LogFormat, tables: Iterable[pa.Table]) -> list[pa.Table]
     if not every or not form.accepted:
         return []
     rows = pa.concat_tables(every)
+    rows = rows.filter(pc.not_equal(rows["_stream"], GONE))
     return [rows.filter(pc.equal(rows["_reason"], token)) for token in form.accepted]
 
 
@@ -1058,6 +1157,6 @@ def _from_bases_on(rows: Iterable[_Row], bases: Mapping[str, int], known: Abstra
 
 def _as_base(note: str) -> str:
     try:
-        return replace(Note.parse(note), base=True).text()
-    except (TimelyError, ValueError, TypeError, LookupError):
+        return as_base(note)
+    except (ValueError, TypeError):
         return note  # none of ours

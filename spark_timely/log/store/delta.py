@@ -67,6 +67,7 @@ from spark_timely.log.files.index import FileIndex, LiveFiles, index_adds, index
 from spark_timely.log.files.parquet import read_file, read_progress
 from spark_timely.log.machine.commit_loop import MOST_ATTEMPTS, LostRaceError
 from spark_timely.log.machine.judge import Evidence, Step
+from spark_timely.log.machine.state import OPEN_STREAM
 from spark_timely.log.store.base import App
 from spark_timely.log.store.checkpoints import KEEP_VERSIONS, LOG_FILE, TableUpkeep, lost_checkpoint
 from spark_timely.log.store.cloud import CloudStorage, open_storage
@@ -774,7 +775,8 @@ class DeltaStore:
             msg = f"could not open log {self.path!r}: found deletion vectors on {vectors.num_rows} files"
             raise LogFormatError(
                 msg,
-                hint="purge them: REORG TABLE … APPLY (PURGE), and set delta.enableDeletionVectors=false",
+                hint="restore the table to the version before rows were deleted or changed. Where none was, purge the"
+                " vectors: REORG TABLE … APPLY (PURGE), and set delta.enableDeletionVectors=false",
                 context={"path": self.path},
             )
 
@@ -854,23 +856,28 @@ class DeltaStore:
 
     def _files_at(self, version: int) -> list[FileIndex] | None:
         """Return the files that were live at an earlier version; None if that cannot be told any more."""
-        names = set(self.storage.names("_delta_log"))
-        checkpoints = {int(name[:20]) for name in names if CHECKPOINT.fullmatch(name)}
-        first = max((each for each in checkpoints if each <= version), default=-1)
-        needed = {f"{each:020d}.json" for each in range(first + 1, version + 1)}
-        if not needed <= names:
-            return None  # cleaned up
-        try:
-            with table_at(self.storage, max(first, 0), version) as (table, _):
-                return [index_files(self.format, pa.table(table.get_add_actions()))]
-        except (DeltaError, OSError) as error:  # it is there: to pass over it would be to believe the log
-            msg = f"could not read log {self.path!r} at version={version}: found {plain(error)}"
-            raise StorageError(
-                msg,
-                hint="check the storage and the table's log, then try again",
-                context={"path": self.path, "version": version},
-                determinate=True,
-            ) from error
+        for tries in range(_OPEN_TRIES):
+            names = set(self.storage.names("_delta_log"))
+            checkpoints = {int(name[:20]) for name in names if CHECKPOINT.fullmatch(name)}
+            first = max((each for each in checkpoints if each <= version), default=-1)
+            needed = {f"{each:020d}.json" for each in range(first + 1, version + 1)}
+            if not needed <= names:
+                return None  # cleaned up
+            try:
+                with table_at(self.storage, max(first, 0), version) as (table, _):
+                    return [index_files(self.format, pa.table(table.get_add_actions()))]
+            except (DeltaError, OSError, DataLossError) as error:
+                if tries < _OPEN_TRIES - 1:
+                    continue  # cleaned up meanwhile: the next look tells
+                # It is there: to pass over it would be to believe the log.
+                msg = f"could not read log {self.path!r} at version={version}: found {plain(error)}"
+                raise StorageError(
+                    msg,
+                    hint="check the storage and the table's log, then try again",
+                    context={"path": self.path, "version": version},
+                    determinate=True,
+                ) from error
+        raise AssertionError
 
     def _rows_of(self, path: str, vector: str, event: str) -> pa.Table | None:
         """Return the rows of a file of the table, live or not; None if it is gone, or a vector masks some."""
@@ -1138,7 +1145,11 @@ class DeltaStore:
             If that was done, or another did it: everything is to be decided again.
         """
         if self.format.version < FORMAT_VERSION:
-            self.change_facts(self.format.raised(self.version + 1), exclusive=True)
+            rows = self.live.index("message").rows
+            streams = set(self.live.index("progress").lone_streams())
+            known = bool((rows >= 0).all()) and None not in streams
+            before = (int(rows.sum()), len(streams - {OPEN_STREAM})) if known else None
+            self.change_facts(self.format.raised(self.version + 1, before), exclusive=True)
             raise self._lost(found="that the format was to be raised first", determinate=True)
 
     def _change(

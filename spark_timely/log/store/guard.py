@@ -22,6 +22,8 @@ from spark_timely.log.machine.judge import ForeignChange, Judge, Judgement, Numb
 from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from spark_timely.log.files.format import LogFormat
     from spark_timely.log.files.index import FileIndex, LiveFiles
     from spark_timely.log.machine.judge import Evidence, Step
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 logger = masked_logger(__name__)
 
 NOTHING_OPEN: Final = Judgement((), ())
+# By path of a log the version of the newest change of dead letters that was said in this process.
+_SAID: Final[dict[str, int]] = {}
 
 
 class Guard:
@@ -104,12 +108,14 @@ class Guard:
             return NOTHING_OPEN
         found = self._judge.look(self._evidence)
         for entry in found.housekeeping:
-            logger.warning(
-                "log %r: another program changed dead letters, by %s in version %d",
-                self._path,
-                entry.operation,
-                entry.version,
-            )
+            if entry.version > _SAID.get(self._path, -1):
+                _SAID[self._path] = entry.version
+                logger.warning(
+                    "log %r: another program changed dead letters, by %s in version %d",
+                    self._path,
+                    entry.operation,
+                    entry.version,
+                )
         return found
 
     def judged(self, form: LogFormat, version: int, live: LiveFiles) -> int | None:
@@ -122,18 +128,19 @@ class Guard:
     def _begin(self, form: LogFormat, version: int, live: LiveFiles) -> None:
         """Judge from the newest mark on; or, where entries are gone, by numbers."""
         raised = form.guarded_from or 0
-        since = Judge.since_newest_mark(version, raised, self._evidence.step)
-        if since is not None:
-            if all(map(changes_nothing, since[1])):
-                self._calm = version
-                return
-            self._judge = Judge.cold(form, since, self._evidence, raised=raised)
-        if self._judge is None:
-            found = Judge.by_numbers(form, version, _indexes(live), self._evidence, raised=raised)
-            if isinstance(found, Judge):
-                self._judge = found
-            else:
-                self._lost = version, _by_numbers(version, found)
+        course = Judge.since_newest_mark(version, raised, self._evidence.step)
+        if course.marked and all(map(changes_nothing, course.steps)):
+            self._calm = version
+            return
+
+        def files(at: int) -> Sequence[FileIndex] | None:
+            return _indexes(live) if at == version else self._evidence.files(at)
+
+        found = Judge.opened(form, course, replace(self._evidence, files=files), raised=raised)
+        if isinstance(found, Judge):
+            self._judge = found
+        else:
+            self._lost = version, _by_numbers(version, found, course.steps)
 
 
 def with_token(found: Judgement, table_id: str) -> Judgement:
@@ -144,12 +151,14 @@ def with_token(found: Judgement, table_id: str) -> Judgement:
     return found._replace(open=tuple(replace(each, token=token) for each in found.open))
 
 
-def _by_numbers(version: int, numbers: Numbers | None) -> Judgement:
-    """Return what is open where no entry tells whose work it is, and numbers alone do."""
+def _by_numbers(version: int, numbers: Numbers | None, steps: Sequence[Step]) -> Judgement:
+    """Return what is open where no entry tells whose work it is, and numbers alone do, before some entries."""
     change = ForeignChange(version, "", None, {"message": (-1, -1)}, streams=None)
     if numbers is None or numbers.beyond:
         return Judgement((change,), ())  # of progress that is lost nothing can be accepted
-    state = hashlib.sha256(json.dumps(sorted(map(str, numbers.differing.items()))).encode()).hexdigest()
+    since = [step.version for step in steps if not changes_nothing(step)]
+    said = [since, sorted(map(str, numbers.differing.items()))]
+    state = hashlib.sha256(json.dumps(said).encode()).hexdigest()
     return Judgement((change,), (), state)
 
 
