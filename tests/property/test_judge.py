@@ -77,6 +77,7 @@ def _values(row: Row) -> dict[str, Any]:
     return {
         **said,
         "_count": row.value,
+        "_delta": row.value,
         "_rows": row.n_rows,
         "_note": note,
         "_min_time": low,
@@ -122,7 +123,7 @@ def run(seed: int, n_steps: int = 30, judge: type[Judge] = Judge) -> World:
         if draw.random() < 0.5:
             since = judge.since_newest_mark(world.newest, 0, table.step)
             opened = judge.opened(form, since, table.evidence, remembered=remembered)
-            assert isinstance(opened, Judge)
+            assert isinstance(opened, judge)
             return Handle(opened)
         found = judge.whole_at(form, 0, table.files(0), remembered=remembered)
         found.take(table.steps(0))
@@ -331,8 +332,8 @@ MUTANTS = [
     Mutant("a file that reaches to both sides is open", "if not (mixed or several) or stay", "if True or stay", 8),
     Mutant(
         "a file that reaches to both sides is settled",
-        "return kept[0] is not None and kept[0] == kept[1]",
-        "return True",
+        "for keys in read]\n        return kept[0] is not None",
+        "for keys in read]\n        return True or kept[0] is not None",
         4,
     ),
     Mutant(

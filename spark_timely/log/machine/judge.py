@@ -976,26 +976,23 @@ class Judge:
     def _newest_of_whole(self, tables: Sequence[pa.Table], ledger: Ledger) -> dict[str, StreamState] | None:
         """Return the newest state of each stream; None where a commit, a part of one, or a stream is missing."""
         newest: dict[str, StreamState] = {}
-        first: dict[str, StreamState] = {}
         try:
             states = states_by_seq(self.form, pa.concat_tables(tables))
         except TimelyError:
             return None
+        whole = True
         for state in states:  # one turn per commit
             before = newest.get(state.stream)
             follows = before is None or (before.seq + 1 == state.seq and before.counts == state.before)
-            if not follows or not state.is_as_written:
-                return None
+            begins = before is not None or not state.seq or state.note.base
+            whole = whole and follows and begins and state.is_as_written
             newest[state.stream] = state
-            first.setdefault(state.stream, state)
-        if any(state.seq and not state.note.base for state in first.values()):
-            return None
-        if self.form.before is not None:
-            claimed = newest[OPEN_STREAM].note.total if OPEN_STREAM in newest else 0
-            n_streams = len(newest.keys() - {OPEN_STREAM})
-            if OPEN_STREAM not in newest or n_streams != self.form.before[1] + claimed + len(ledger.joined):
-                return None
-        return newest
+        if self.form.before is None:
+            return newest  # from an earlier library, and nobody knows how many there were
+        claimed = newest[OPEN_STREAM].note.total if OPEN_STREAM in newest else 0
+        n_streams = len(newest.keys() - {OPEN_STREAM})
+        whole = whole and OPEN_STREAM in newest and n_streams == self.form.before[1] + claimed + len(ledger.joined)
+        return newest if whole else None
 
     def _wanted(
         self, tables: Sequence[pa.Table], since: Antichain
