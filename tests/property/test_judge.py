@@ -569,7 +569,7 @@ NUMBERS_MUTANTS = [
         "return False",
         0,
     ),
-    Mutant("commits that may be forgotten count", "if stay or not has_bounds else None", "if True else None", 4),
+    Mutant("commits that may be forgotten count", "found[not (stay or not has_bounds)]", "found[False]", 4),
     Mutant(
         "messages without progress are no loss",
         "beyond[stream] = max(seq, beyond.get(stream, seq))",

@@ -1027,7 +1027,7 @@ class Ledger(NamedTuple):
     counts : mapping of (str, int) to int
         By stream and number how many messages commits have since changes of theirs were accepted.
     gone : int
-        How many messages were forgotten and summed, or are missing with consent; negative: there are so many more.
+        How many messages were forgotten and summed, or are missing with consent; negative: as many are there besides.
     joined : frozenset of str
         Streams that began with a copy of another's capability: nothing but their own progress names them.
     """
