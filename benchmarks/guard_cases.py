@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import secrets
@@ -13,9 +14,14 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
 
 import spark_timely as st
 from spark_timely.canonical.content import digest_of_messages, is_worth_it
+from spark_timely.conf.options import SOURCE_OPTIONS, parse_options
+from spark_timely.datasource.planner import ReplayPlanner, layout_of
+from spark_timely.datasource.reader import read_split
 from spark_timely.log.machine.state import DataFile
 
 from .report import Case, alternate, seconds
@@ -36,10 +42,12 @@ DIGESTS = {
     "append_8k_with_digest_vs_without": (8_000, 5),
     "append_24k_with_digest_vs_without": (24_000, 1),
 }
-APPEND, OPEN, POLL = (
+COMMITS, COMMIT_ROWS, DELIVERIES = 100, 30_000, 9
+APPEND, OPEN, POLL, DELIVER = (
     "append_with_guard_vs_without",
     "open_100k_files_with_guard_vs_without",
     "poll_100_foreign_vs_100_own_merges",
+    "first_delivery_optimized_vs_read",
 )
 
 
@@ -53,8 +61,12 @@ class Unguarded:
         """Return that nothing was changed."""
         return ()
 
-    def judged(self, *_: object) -> None:
+    def look_into(self, *_: object) -> None:
+        """Look into nothing."""
+
+    def judged(self, *_: object) -> tuple[None, tuple[()]]:
         """Return that nothing was judged."""
+        return None, ()
 
     def forget(self) -> None:
         """Forget nothing."""
@@ -67,8 +79,8 @@ def unguarded(log: Log) -> Log:
 
 
 def run(scratch: Path, wanted: Callable[[str], bool]) -> list[Case]:
-    """Measure each beside the same without a guard; looks at foreign entries beside looks at our own."""
-    made = {APPEND: _append, OPEN: _open, POLL: _poll}
+    """Measure each beside the same without a guard, or a look; looks at foreign entries beside looks at our own."""
+    made = {APPEND: _append, OPEN: _open, POLL: _poll, DELIVER: _deliver}
     made |= {name: partial(_digested, name=name) for name in DIGESTS}
     return [make(scratch) for name, make in made.items() if wanted(name)]
 
@@ -228,4 +240,61 @@ def _poll(scratch: Path) -> Case:
         lambda: polled(next(numbers), foreign=False),
         POLLS,
     )
+    return case
+
+
+def _orders(commit: int, draw: np.random.Generator) -> pa.Table:
+    times = np.sort(draw.integers(100 * commit, 100 * (commit + 1), COMMIT_ROWS))
+    customers = pa.array([f"customer {each}" for each in draw.integers(0, 50_000, COMMIT_ROWS).tolist()])
+    notes = pa.array([f"order {each} left for {each % 97}" for each in draw.integers(0, 1 << 40, COMMIT_ROWS).tolist()])
+    return pa.table(
+        {
+            "_time": times,
+            "id": np.arange(COMMIT_ROWS) + commit * COMMIT_ROWS,
+            "customer": customers,
+            "amount": draw.normal(size=COMMIT_ROWS),
+            "at": pa.array(1_000_000 * times, pa.timestamp("us", "UTC")),
+            "note": notes,
+        }
+    )
+
+
+def _deliver(scratch: Path) -> Case:
+    rows = COMMITS * COMMIT_ROWS
+    case = Case(
+        DELIVER,
+        f"{rows} rows of {COMMITS} commits in files that another program optimized, planned and read as a source does"
+        " by a fresh handle; peer: the same by one that looks into no file",
+        1.1,
+        higher_is_better=False,
+    )
+    draw = np.random.default_rng(7)
+    tables = (_orders(commit, draw) for commit in range(COMMITS))
+    first = next(tables)
+    log = st.create_log(
+        str(scratch / "optimized"), first.drop_columns(["_time"]).schema, minimum=(0,), merge_every=None
+    )
+    writer = log.writer(owner="bench")
+    for commit, table in enumerate(itertools.chain([first], tables)):
+        writer.append(table, advance_to=100 * (commit + 1))
+    DeltaTable(log.path).optimize.compact()
+    options = parse_options(SOURCE_OPTIONS, {"path": log.path})
+
+    def delivered(*, looks: bool) -> float:
+        reader = st.open_log(log.path)
+        assert reader.frontier().to_json() == [100 * COMMITS]
+        layout = layout_of(reader, options)
+
+        def read() -> None:
+            looked = patch.object(reader.store, "look_into", lambda *_: None)
+            with contextlib.nullcontext() if looks else looked:
+                splits = ReplayPlanner(reader, options, layout).plan_batch()
+            found = [batch["id"] for split in splits for batch in read_split(split, layout, storage=reader.storage)]
+            assert sum(map(len, found)) == rows
+            ids = pa.chunked_array(found)
+            assert pc.sum(ids).as_py() == rows * (rows - 1) // 2
+
+        return seconds(read)
+
+    alternate(case, lambda: delivered(looks=True), lambda: delivered(looks=False), DELIVERIES)
     return case

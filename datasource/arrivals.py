@@ -242,8 +242,10 @@ class Arrivals:
         skipped = _skipped(history, commits, end.selection.start)
         if self._layout.content != "events":
             commits, skipped = commits[~skipped], skipped[~skipped]
+        wanted = _ranges(history, commits[~skipped])
         index = self._catalog.index(streams)
-        index = index.select(_may_hold_commits(index, _ranges(history, commits[~skipped])))
+        self._catalog.look_into(lambda files: _may_hold_commits(files, wanted))
+        index = index.select(_may_hold_commits(index, wanted))
         n_splits = workers or default_splits(int(index.sizes.sum()))
         splits: list[dict[str, Any]] = [] if since is None else self._left(end, streams, workers)
         for part in _cut(history, commits, n_splits):  # at most as many turns as splits
@@ -272,6 +274,7 @@ class Arrivals:
         """Return splits of what is left of the commits before the query's origin."""
         ranges = [(name, 0, seq) for name, seq in _chosen(end.origin_seqs, streams).items() if name != OPEN_STREAM]
         index = self._catalog.index(streams)
+        self._catalog.look_into(lambda files: _may_hold_commits(files, ranges))
         index = index.select(_may_hold_commits(index, ranges))
         n_splits = workers or default_splits(int(index.sizes.sum()))
         found: list[dict[str, Any]] = []

@@ -88,18 +88,29 @@ class Catalog:
     def files(self, streams: tuple[str, ...] | None, as_of: Antichain | None) -> FileView:
         """Return the files that may hold rows of some streams, times moved to `as_of`."""
         index = self.index(streams)
-        minima, maxima = index.min_times, index.max_times
         corner = None if as_of is None else np.array([moved_to(as_of)], np.int64)
-        if corner is not None:
-            minima, maxima = np.maximum(minima, corner), np.maximum(maxima, corner)
         return FileView(
             self,
-            FileBounds(index.sizes, minima, maxima, index.known),
+            _bounds(index, corner),
             index.paths,
             index.rows,
             index.least_diffs,
             corner,
         )
+
+    def look_into(self, chosen: Callable[[FileIndex], BoolArray]) -> None:
+        """Refuse to give out rows of files that another program made, where these have other rows than it replaced.
+
+        Parameters
+        ----------
+        chosen : callable
+            Says of which files rows are wanted.
+
+        Raises
+        ------
+        ForeignChangeError
+        """
+        self._log.look_into(chosen)
 
     def exact(self, path: str) -> TimeCounts:
         """Return the exact times of a file: from its footer, else from its time columns. The last ones are kept.
@@ -170,6 +181,20 @@ class FileView:
     least_diffs: npt.NDArray[np.int64]
     as_of: IntArray | None = None
 
+    def look_into(self, chosen: Callable[[FileBounds], BoolArray]) -> None:
+        """Refuse to give out rows of files that another program made, where these have other rows than it replaced.
+
+        Parameters
+        ----------
+        chosen : callable
+            Says of which files rows are wanted, as a query sees their bounds.
+
+        Raises
+        ------
+        ForeignChangeError
+        """
+        self.catalog.look_into(lambda files: chosen(_bounds(files, self.as_of)))
+
     def select(self, chosen: BoolArray | npt.NDArray[np.intp]) -> FileView:
         """Return the chosen files."""
         bounds = self.bounds
@@ -226,3 +251,11 @@ class FileView:
         places = np.searchsorted(ranks[:n_cuts], ranks[n_cuts:], side="right")
         bounds = [None, *map(tuple, cuts.tolist()), None]
         return [(bounds[split], bounds[split + 1], np.unique(owners[places == split])) for split in range(n_cuts + 1)]
+
+
+def _bounds(index: FileIndex, corner: IntArray | None) -> FileBounds:
+    """Return the bounds of files, times moved up to a corner."""
+    minima, maxima = index.min_times, index.max_times
+    if corner is not None:
+        minima, maxima = np.maximum(minima, corner), np.maximum(maxima, corner)
+    return FileBounds(index.sizes, minima, maxima, index.known)

@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     from spark_timely.datasource.retaining import RetainedPosition
     from spark_timely.log import Log
     from spark_timely.log.machine.rollback import Commits
+    from spark_timely.protocol.replay import FileBounds
     from spark_timely.spark.base.offsets import Bound
+    from spark_timely.time.arrays import BoolArray
 
 
 _log = masked_logger("spark_timely.datasource")
@@ -538,7 +540,12 @@ class ReplayPlanner:
         self._check_since(lower, selection)
         self._check_reached(end)
         catalog = self._catalog.files(selection.streams, selection.as_of)
-        files = catalog.select(may_hold(catalog.bounds, lower.times, upper.times)).in_time_order()
+
+        def chosen(bounds: FileBounds) -> BoolArray:
+            return may_hold(bounds, lower.times, upper.times)
+
+        catalog.look_into(chosen)
+        files = catalog.select(chosen(catalog.bounds)).in_time_order()
         total = int(files.bounds.sizes.sum())
         n_splits = self._options.workers or default_splits(total)
         common: dict[str, Any] = {

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from spark_timely.answers.batches import Course
     from spark_timely.answers.envelopes import RowForm
     from spark_timely.log.files.format import LogFormat
+    from spark_timely.log.files.index import FileIndex
     from spark_timely.time.arrays import BoolArray, IntArray
 
 __all__ = ["Follower", "Subscriber", "Updates", "follower_of", "read_interval"]
@@ -134,7 +135,12 @@ def read_interval(log: Log, course: Course, interval: Interval) -> pa.Table:
         return empty
     since, index = log.since(), log.files()
     # A time is between the bounds of its file: so is the time to which it is moved, between the moved bounds.
-    chosen = np.flatnonzero(~index.known | _may_hold(interval, index.min_times, index.max_times, origin))
+
+    def may_hold(files: FileIndex) -> BoolArray:
+        return ~files.known | _may_hold(interval, files.min_times, files.max_times, origin)
+
+    log.look_into(may_hold)
+    chosen = np.flatnonzero(may_hold(index))
     rows = pa.schema([empty.schema.field(name) for name in names if name != DIFF])
 
     def part_of(piece: _Piece) -> pa.Table:

@@ -107,7 +107,7 @@ def plan_scan(plan: PeekPlan, index: FileIndex, kept: KeptFiles, *, lower: int |
     read once.
     """
     low = None if lower is None else Antichain.of(lower)
-    chosen = _chosen(index, plan.at, low)
+    chosen = may_hold(index, plan.at, low)
     small = index.sizes <= kept.small_bytes
     mine = small & chosen
     # Those of other times too, where there are few: so the same ones are asked for at each time, and stay sorted.
@@ -131,7 +131,7 @@ def plan_scan(plan: PeekPlan, index: FileIndex, kept: KeptFiles, *, lower: int |
     return Scan(files, tuple(pieces), sizes, n_bytes, is_few, only_adds, lower)
 
 
-def _chosen(index: FileIndex, at: tuple[int, ...], low: Antichain | None) -> BoolArray:
+def may_hold(index: FileIndex, at: tuple[int, ...], low: Antichain | None) -> BoolArray:
     """Return which files may hold updates that count."""
     chosen: BoolArray = np.asarray((index.min_times <= np.array(at, np.int64)).all(axis=1))
     if low is not None:

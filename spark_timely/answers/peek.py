@@ -29,7 +29,7 @@ from spark_timely.answers.finishing import finish, order_of
 from spark_timely.answers.index_peek import Indexes, look_up
 from spark_timely.answers.kept import kept_files
 from spark_timely.answers.keys import keys_of
-from spark_timely.answers.log_peek import Scan, plan_scan, scan, tail_of
+from spark_timely.answers.log_peek import Scan, may_hold, plan_scan, scan, tail_of
 from spark_timely.answers.plan import PeekPlan
 from spark_timely.errors import (
     CanceledError,
@@ -48,13 +48,13 @@ from spark_timely.log.machine.since import may_read, needed_by_contents
 from spark_timely.log.store.storage import checked_options
 from spark_timely.log.wait import wait_until
 from spark_timely.predicate import parse_predicate
+from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spark_timely.answers.finishing import OrderLike
     from spark_timely.answers.keys import KeyColumns, KeysLike
-    from spark_timely.time.antichain import Antichain
     from spark_timely.time.domain import TimeDomain, TimeLike
 
 __all__ = ["SCAN_LIMIT_BYTES", "Canceled", "Failed", "Peek", "PeekExplanation", "Rows", "peek", "start_peek"]
@@ -724,12 +724,15 @@ def _rows(log: Log, known: _Known, plan: PeekPlan, request: _Request) -> Rows:
     if index is not None:
         tail = Scan()
         if index.upper is not None and plan.at[0] >= index.upper:
+            lower = Antichain.of(index.upper)
+            log.look_into(lambda files: may_hold(files, plan.at, lower))
             tail = plan_scan(plan, known.files, kept, lower=index.upper)
         if tail.n_bytes <= request.scan_limit:
             late, n_read = tail_of(plan, tail, kept) if tail.n_files else ([], 0)
             rows = look_up(plan, index, late)
             return Rows(finish(plan, rows), _explained(plan, known, "index", "", tail, n_read, index.name))
         why = f"index {index.name!r} is behind: found {tail.n_bytes} bytes past its upper"
+    log.look_into(lambda files: may_hold(files, plan.at, None))
     what = plan_scan(plan, known.files, kept)
     if what.n_bytes > request.scan_limit:
         return Rows(_by_job(plan, what, request), _explained(plan, known, "job", why, what))

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from spark_timely.log import Log
     from spark_timely.log.machine.state import DataFile, StreamState
     from spark_timely.log.store.storage import TableStorage
+    from spark_timely.protocol.replay import FileBounds
     from spark_timely.time.arrays import BoolArray, IntArray
 
 __all__ = ["MOST_BYTES", "MOST_TIMES", "AsOf", "TaskEngine", "TaskPlan", "check_roles", "consumer_of", "held_back_by"]
@@ -552,7 +553,8 @@ class TaskEngine:
     def _message_times(self, source: TaskSource, lower: int | None, stop: int) -> IntArray:
         """Return the times of messages in files that may have some in a range, as their footers tell them."""
         files = self._files[source.path]()
-        chosen = np.flatnonzero(_may_hold(files, lower, stop))
+        files.look_into(lambda bounds: _may_hold(bounds, lower, stop))
+        chosen = np.flatnonzero(_may_hold(files.bounds, lower, stop))
         parts = [counts.times[:, 0] for counts in files.counts(chosen)]
         times: IntArray = np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
         return times
@@ -880,10 +882,12 @@ def source_plan(
     first : int, optional
         First time of the step, where that is not `lower`.
     """
-    chosen = _may_hold(files, lower, stop)
+    bounds = files.bounds
+    files.look_into(lambda bounds: _may_hold(bounds, lower, stop))
+    chosen = _may_hold(bounds, lower, stop)
     later, early = chosen, chosen
     if first is not None:
-        later, early = _may_hold(files, first + 1, stop), _may_hold(files, lower, min(first + 1, stop))
+        later, early = _may_hold(bounds, first + 1, stop), _may_hold(bounds, lower, min(first + 1, stop))
     return SourcePlan(
         source.alias, source.shown, source.path, log.kind, log.domain, log.schema, storage,
         tuple(map(str, files.paths[chosen])), lower, None if stop > log.domain.types[0].hi else stop,
@@ -892,9 +896,8 @@ def source_plan(
     )  # fmt: skip
 
 
-def _may_hold(files: Files, lower: int | None, stop: int) -> BoolArray:
+def _may_hold(bounds: FileBounds, lower: int | None, stop: int) -> BoolArray:
     """Return which files may have rows at times in [lower, stop)."""
-    bounds = files.bounds
     chosen: BoolArray = ~bounds.known | (bounds.minima[:, 0] <= stop - 1)
     return chosen if lower is None else chosen & (~bounds.known | (bounds.maxima[:, 0] >= lower))
 

@@ -326,6 +326,7 @@ def _wanted(log: Log, table: pa.Table, stream: str | None, upper: Antichain | No
 def times_of(log: Log, stream: str | None, upper: Antichain | None) -> tuple[IntArray, DiffArray]:
     """Return the distinct times in lexicographic order, and how many rows each has."""
     index, since = log.files(), log.since()
+    log.look_into()
     alone = index.lone_streams()
     schema = pa.schema([log.format.data_schema.field(name) for name in ("_stream", *log.domain.columns)])
     parts: list[IntArray] = [np.empty((0, log.domain.arity), np.int64)]

@@ -87,6 +87,7 @@ def accept_change(log: CaptureLog, states: StreamStates, token: str) -> AcceptRe
     report = AcceptReport(store.path, token, (), 0, 0, 0, 0, (), accepted=False, table_version=store.version)
     for _ in range(MOST_ATTEMPTS):
         store.refresh()
+        store.look_into()
         found = store.judgement()
         if not found.open:
             return _finished(attempt, store, report, token)

@@ -260,6 +260,8 @@ def _groups(index: FileIndex, target: int, min_files: int) -> list[np.ndarray]:
 def _merge_data(states: StreamStates, index: FileIndex, event: str, target: int, *, patience: int = _PATIENCE) -> bool:
     form = states.store.format
     schema = form.data_schema if event == "message" else form.dead_schema
+    if event == "message":
+        states.look_into(lambda files: np.isin(files.paths, index.paths))
     storage, paths = states.store.storage, index.paths.tolist()
     table = pa.concat_tables(side_by_side(storage, lambda path: read_known(states.store, path, schema), paths))
     times = form.domain.from_columns(table)

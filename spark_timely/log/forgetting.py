@@ -228,6 +228,7 @@ def _cut_file(
     """Write a file of a stream without the messages that go."""
     form = states.store.format
     (path,) = index.paths.tolist()
+    states.look_into(lambda files: np.isin(files.paths, index.paths))
     table = read_known(states.store, path, form.data_schema)
     _, kept = as_of_since(form.kind, since, form.domain.from_columns(table))
     if kept is None:
@@ -243,6 +244,7 @@ def _sum_files(
     store = states.store
     form = store.format
     paths = index.paths.tolist()
+    states.look_into(lambda files: np.isin(files.paths, index.paths))
     n_parts = max(1, -(-int(index.sizes.sum()) // _SUMMED_BYTES))
     new: list[DataFile] = []
     try:
@@ -444,6 +446,8 @@ def _replaced(
 ) -> ForgettingReport:
     """Put new files in the place of old ones, unless others have done so."""
     store = states.store
+    if not new:  # else they were read before
+        states.look_into(lambda files: np.isin(files.paths, index.paths))
     rewriting = _Rewriting(store, new, as_data_files(index))
     turns = iter(range(patience))
     done = ForgettingReport(

@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from spark_timely.log.store.base import Store
     from spark_timely.log.store.storage import Storage
     from spark_timely.protocol.note import Fence
+    from spark_timely.time.arrays import BoolArray
     from spark_timely.time.domain import FrontierLike, TimeDomain, TimeLike, TimeTypeName
 
 
@@ -317,8 +318,25 @@ class Log:
         return self.store.has_news()
 
     def files(self) -> FileIndex:
-        """Return the files of messages in the snapshot, with bounds of what is in each."""
+        """Return the files of messages in the snapshot, with bounds of what is in each.
+
+        Whoever hands rows of them out calls `look_into` before.
+        """
         return self._states.files("message")
+
+    def look_into(self, chosen: Callable[[FileIndex], BoolArray] | None = None) -> None:
+        """Refuse to hand out rows of files that another program made, where these have other rows than it replaced.
+
+        Parameters
+        ----------
+        chosen : callable, optional
+            Says of which files rows are wanted, as bounds say; of all unless given.
+
+        Raises
+        ------
+        ForeignChangeError
+        """
+        self._states.look_into(chosen)
 
     def foreign_changes(self) -> tuple[ForeignChange, ...]:
         """Return what other programs changed in the log, and nobody undid, as of the snapshot: readers refuse it."""

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.state import StreamState
     from spark_timely.log.streams import CaptureLog
-    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.arrays import BoolArray, IntArray
     from spark_timely.time.domain import FrontierLike, TimeLike
 
 
@@ -151,9 +151,13 @@ def read_rows(
     wanted = list(schema.names) if chosen_columns is None else list(dict.fromkeys(chosen_columns))
     needed = list(dict.fromkeys([*wanted, "_stream", "_seq", *log.domain.columns]))
     part = pa.schema([schema.field(n) for n in needed])
-    chosen = index.may_hold_times(low, high)
-    if stream is not None:
-        chosen &= index.may_hold_stream(stream)
+
+    def may_hold(files: FileIndex) -> BoolArray:
+        return files.may_hold_times(low, high) & (True if stream is None else files.may_hold_stream(stream))
+
+    if forgets:
+        log.look_into(may_hold)
+    chosen = may_hold(index)
     paths = index.paths[chosen].tolist()
     since = log.since() if forgets else log.domain.minimum_frontier
     parts = side_by_side(log.storage, lambda path: _range_of(log, path, part, low, high, stream, since), paths)
@@ -216,6 +220,7 @@ def events_of(
         first = np.array([positions.get(name, 0) for name in names], np.int64)
         rows = rows.filter(pa.array(rows["_seq"].to_numpy() >= first[codes]))
     index = log.files()
+    log.look_into(None if stream is None else lambda files: files.may_hold_stream(stream))
     read: dict[str, pa.Table] = {}
     for state in states_by_seq(log.format, rows):
         low = 0 if state.note.base else state.seq
@@ -408,7 +413,12 @@ def snapshot_of(log: CaptureLog, time: TimeLike) -> pa.Table:
     needed = pa.schema([form.data_schema.field(n) for n in (*log.domain.columns, *names)])
     index = log.files()
     reach = np.array(at, np.int64)
-    chosen = ~index.known | (index.min_times <= reach).all(axis=1)
+
+    def may_hold(files: FileIndex) -> BoolArray:
+        return np.asarray(~files.known | (files.min_times <= reach).all(axis=1), np.bool_)
+
+    log.look_into(may_hold)
+    chosen = may_hold(index)
     found = pa.schema([needed.field(n).with_nullable(nullable=True) for n in names]).empty_table()
     beyond = found
     for path in index.paths[chosen].tolist():

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from spark_timely.log.store.base import Store
     from spark_timely.log.store.storage import Storage
     from spark_timely.time.antichain import Antichain
+    from spark_timely.time.arrays import BoolArray
     from spark_timely.time.domain import TimeDomain
 
 logger = masked_logger(__name__)
@@ -132,7 +133,10 @@ class CaptureLog(Protocol):
         """Return whether a commit is one of those that are forgotten."""
 
     def files(self) -> FileIndex:
-        """Return the files of messages."""
+        """Return the files of messages. Whoever hands rows of them out calls `look_into` before."""
+
+    def look_into(self, chosen: Callable[[FileIndex], BoolArray] | None = None) -> None:
+        """Refuse to hand out rows of files in which others changed rows; raises `ForeignChangeError`."""
 
     def foreign_changes(self) -> tuple[ForeignChange, ...]:
         """Return what other programs changed, and nobody undid."""
@@ -228,13 +232,37 @@ class StreamStates:
                 self._known, self._lenient = known, lenient
 
     def files(self, event: str) -> FileIndex:
-        """Return the files of `message`, `dead` or `progress` rows in the snapshot; of messages only untouched ones."""
+        """Return the files of `message`, `dead` or `progress` rows in the snapshot; of messages only untouched ones.
+
+        Whoever hands rows of messages out, or replaces their files, calls `look_into` before.
+        """
         with self.lock:
             if self._known:
                 self.newest()  # refuses a log that went back
             if event == "message":
                 self.check_untouched()
             return self.store.live.index(event)
+
+    def look_into(self, chosen: Callable[[FileIndex], BoolArray] | None = None) -> None:
+        """Refuse to hand out rows of files that others made, where these have not the rows of those they replaced.
+
+        Parameters
+        ----------
+        chosen : callable, optional
+            Says of which files rows are wanted, as bounds say; of all unless given.
+
+        Raises
+        ------
+        ForeignChangeError
+
+        Notes
+        -----
+        Cost: nothing where all files are ours, or were looked into by this handle; else two or three columns of each
+        file that is wanted, however few of its rows are.
+        """
+        with self.lock:
+            self.store.look_into(chosen)
+            self.check_untouched()
 
     def check_untouched(self) -> None:
         """Refuse to hand anything out while what others changed is neither undone nor settled.

@@ -176,6 +176,7 @@ def verify_log(log: CaptureLog, *, since: Antichain | None = None) -> VerifyRepo
     form, domain = log.format, log.domain
     if since is not None and unread is None:
         _check_relative(log, since)
+    log.look_into()
     problems = [f"another program changed rows: {describe_change(each)}" for each in log.foreign_changes()]
     states = [] if unread is not None else states_by_seq(form, log.progress())
     state = CanonicalState(form.payload, domain.arity)

@@ -389,6 +389,7 @@ def rows_between(spark: SparkSession, log: Log, lower: Antichain | None, upper: 
     own = [pa.field(DIFF, pa.int64())] if log.kind == "collection" else []
     payload = [each.with_nullable(True) for each in log.schema]  # noqa: FBT003 - as Arrow has it
     times = [pa.field(name, kind.arrow) for name, kind in zip(domain.columns, domain.types, strict=True)]
+    log.look_into(lambda files: files.may_hold_times(lower, upper))
     paths = index.paths[index.may_hold_times(lower, upper)].tolist()
     if not paths:
         return spark.createDataFrame([], spark_schema(pa.schema([*payload, *own])))

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_timely.log.files.format import LogFormat
-    from spark_timely.log.files.index import LiveFiles
+    from spark_timely.log.files.index import FileIndex, LiveFiles
     from spark_timely.log.machine.judge import ForeignChange
     from spark_timely.log.store.storage import Storage
+    from spark_timely.time.arrays import BoolArray
 
 __all__ = ["UnreliableStore", "make_unreliable"]
 
@@ -182,6 +183,10 @@ class UnreliableStore:
     def foreign_changes(self) -> tuple[ForeignChange, ...]:
         """Return what the store underneath says."""
         return self.inner.foreign_changes()
+
+    def look_into(self, chosen: Callable[[FileIndex], BoolArray] | None = None) -> None:
+        """Look as the store underneath does."""
+        self.inner.look_into(chosen)
 
     def _toss(self, commit: Callable[[], None], land: Callable[[Store], None] | None) -> None:
         if self.before_commit is not None:

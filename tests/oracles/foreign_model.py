@@ -77,6 +77,11 @@ class World:
     # Files that another program has read and rewritten, and not yet committed.
     plans: list[list[str]] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
+    # Entries in which rows were swapped for others in silence, and whether what they replaced may be told no more.
+    swaps: set[int] = field(default_factory=set)
+    blurred: bool = False
+    # What the next commit of ours says that nobody has looked into.
+    unlooked: tuple[int, ...] = ()
     _numbers: int = 0
 
     def __post_init__(self) -> None:
@@ -213,6 +218,13 @@ class World:
             ]
             digest = sha256("".join(f"{line}\n" for line in sorted(lines)).encode()).hexdigest()[:32]
             said |= {"timelyFiles": digest, "timelyJudged": judged}
+            if self.unlooked:
+                said["timelyUnlooked"] = ",".join(map(str, self.unlooked))
+            self.unlooked = ()
+        back = restored is not None and any(
+            each is restored for each in self.versions[min(self.swaps, default=1 << 62) :]
+        )
+        self.blurred = self.blurred or back or bool(self.swaps and any(before.live.get(path) for path in removes))
         actions: list[dict[str, Any]] = [{"commitInfo": said}]
         for path in removes:
             remove: dict[str, Any] = {"path": path, "dataChange": loud}
@@ -420,6 +432,21 @@ class World:
 
     # Others: changes
 
+    def swap(self) -> None:
+        """Say that no data changed where a row is a copy of another commit's."""
+        paths = self._some("message")
+        rows = [row for path in paths for row in self.rows_of(path, self.now.live[path])]
+        pairs = [(x, y) for x in range(len(rows)) for y in rows if (rows[x].stream, rows[x].seq) != (y.stream, y.seq)]
+        # Of a second one the counts may be those from before the first, though the rows are others.
+        if not pairs or self.now.harmful or any(self.now.live[path] for path in paths):
+            return
+        place, row = self.random.choice(pairs)
+        rows[place] = row
+        cut = self.random.randrange(len(rows))
+        new = [self.strange_file("message", part) for part in (rows[:cut], rows[cut:]) if part]
+        self.swaps.add(len(self.versions))
+        self._commit("OPTIMIZE", new, paths, loud=False, suspect=True)
+
     def _change(self, operation: str, event: str, change: Callable[[Row], list[Row]], *, vectors: bool = True) -> None:
         """Rewrite the files that have rows which a change makes others of, or mask those rows."""
         masks = vectors and self.random.random() < 0.3
@@ -549,7 +576,8 @@ class World:
     def put_back(self) -> None:
         """Undo what one entry did by adding what it removed, and removing what it added."""
         number = self.random.randrange(max(1, self.newest - 4), self.newest + 1) if self.newest else 0
-        if not self.versions[number].suspect or not number:
+        # What was swapped in silence was believed: that rows are put back is a change to who has not looked.
+        if not self.versions[number].suspect or not number or number in self.swaps:
             return
         before, after = self.versions[number - 1].live, self.versions[number].live
         new = [path for path, vector in after.items() if before.get(path) != vector]

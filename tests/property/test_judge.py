@@ -6,6 +6,7 @@ import functools
 import json
 import random
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -15,9 +16,11 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.log.files.format import LogFormat
-from spark_timely.log.files.index import FileIndex, index_adds
+from spark_timely.log.files.index import FileIndex, LiveFiles, index_adds
 from spark_timely.log.machine import judge as product
+from spark_timely.log.machine import strange as looking
 from spark_timely.log.machine.judge import Evidence, Judge, Step
+from spark_timely.log.machine.strange import Strange
 from spark_timely.log.store.entries import parse_entry
 from spark_timely.protocol.note import Note
 from tests.faults.harness import long_lane
@@ -41,7 +44,7 @@ class Table:
 
     def __post_init__(self) -> None:
         self.form = FORMS[self.world.kind]
-        self.evidence = Evidence(self.rows, self.step, self.files)
+        self.evidence = Evidence(self.rows, self.step, self.files, self.keys)
         self._steps: dict[int, Step] = {}
 
     def step(self, version: int) -> Step | None:
@@ -65,6 +68,17 @@ class Table:
         rows = self.world.rows_of(path, vector.removeprefix("u").removesuffix("@1"))
         schema = self.form.data_schema if event == "message" else self.form.progress_schema
         return pa.Table.from_pylist([_values(row) for row in rows], schema)
+
+    def keys(self, path: str) -> Iterator[pa.Table]:
+        rows = self.rows(path, "", "message")
+        cut = rows.num_rows // 3
+        yield from (rows.slice(0, cut), rows.slice(cut))
+
+    def live(self, version: int) -> LiveFiles:
+        found = LiveFiles(1)
+        for path in self.world.versions[version].live:  # so that what a vector masks is there too
+            found.add(index_adds(self.form, [self.world.add_of(path)["add"]]))
+        return found
 
 
 def _values(row: Row) -> dict[str, Any]:
@@ -92,14 +106,51 @@ class Silent(AssertionError):
 @dataclass
 class Handle:
     judge: Judge
+    # What is looked into at each look.
+    strange: Strange | None = None
 
-    def look(self, table: Table) -> bool:
+    def __post_init__(self) -> None:
+        self.judge.strange = self.strange
+
+    def copied(self) -> Handle:
+        return Handle(self.judge.copied(), None if self.strange is None else self.strange.copied())
+
+    def look_into(self, table: Table) -> None:
+        """Look into all strange files: what is refused then is wrong, and what is wrong is refused."""
+        self.judge.take(table.steps(self.judge.version))
+        if self.judge.look(table.evidence).open or table.world.has_vectors():
+            return
+        assert self.strange is not None
+        live = table.live(table.world.newest)
+        self.strange.look(table.form, live, table.evidence)
+        found, world = self.strange.open(table.form, live, table.evidence), table.world
+        if bool(found) != world.now.harmful and not (world.blurred and not found):
+            raise Silent(f"version={world.newest} harmful={world.now.harmful}, looked {found}\n" + "\n".join(world.log))
+
+    def clear(self, table: Table) -> int | None:
+        """Return what a commit of this handle says, and say what it has not looked into."""
+        if self.strange is None:
+            return self.judge.clear
+        live = table.live(self.judge.version)
+        if self.strange.open(table.form, live, table.evidence):
+            return None
+        table.world.unlooked = self.strange.unlooked(self.judge.clear, live)
+        return self.judge.clear
+
+    def look(self, table: Table, *, only_entries: bool = False) -> bool:
         """Look at all entries, and compare what is found with what the table knows; return whether it is whole."""
         world = table.world
         self.judge.take(table.steps(self.judge.version))
         found = self.judge.look(table.evidence).open
         now, log = world.now, "\n".join(world.log)
         versions = [entry.version for entry in found]
+        if self.strange is not None:
+            # What was swapped in silence is found by who looks into the files.
+            if not found and not only_entries:
+                self.look_into(table)
+            elif found and not now.harmful:
+                raise Silent(f"version={world.newest}, found {found}\n{log}")
+            return not found and not self.strange.open(table.form, table.live(world.newest), table.evidence)
         if bool(found) != now.harmful:
             raise Silent(f"version={world.newest} harmful={now.harmful}, found {found}\n{log}")
         wrong = [version for version in versions if not world.versions[version].suspect]
@@ -110,8 +161,9 @@ class Handle:
         return not found
 
 
-def run(seed: int, n_steps: int = 30, judge: type[Judge] = Judge) -> World:
+def run(seed: int, n_steps: int = 30, judge: type[Judge] = Judge, looks: type[Strange] | None = None) -> World:
     """Draw one history: four handles that look when they like, and others' work."""
+    changes = CHANGES if looks is None else (*CHANGES, *["swap"] * len(CHANGES))
     draw = random.Random(seed)
     world = World(draw, draw.choice(("stream", "collection", "stream")))
     table = Table(world)
@@ -124,17 +176,21 @@ def run(seed: int, n_steps: int = 30, judge: type[Judge] = Judge) -> World:
             since = judge.since_newest_mark(world.newest, 0, table.step)
             opened = judge.opened(form, since, table.evidence, remembered=remembered)
             assert isinstance(opened, judge)
-            return Handle(opened)
+            if looks is None:
+                return Handle(opened)
+            strange = looks()
+            strange.begin(since, opened.version)
+            return Handle(opened, strange)
         found = judge.whole_at(form, 0, table.files(0), remembered=remembered)
         found.take(table.steps(0))
-        return Handle(found)
+        return Handle(found, None if looks is None else looks())
 
     handles = [fresh() for _ in range(4)]
     for _ in range(n_steps):
         turn = draw.random()
         handle = draw.choice(handles)
         if turn < 0.25:
-            world.append(handle.judge.clear)
+            world.append(handle.clear(table))
         elif turn < 0.5:
             # What excludes others is on top of the newest version, which its writer has judged.
             whole = handle.look(table)
@@ -143,21 +199,21 @@ def run(seed: int, n_steps: int = 30, judge: type[Judge] = Judge) -> World:
                 kinds = {kind for kind, _ in world.now.harm}
                 work = draw.choice(OURS) if whole else "move_since" if kinds == {"message"} else ""
                 if work:
-                    getattr(world, work)(handle.judge.clear)
+                    getattr(world, work)(handle.clear(table))
         elif turn < 0.7:
             getattr(world, draw.choice(MAINTENANCE))()
         elif turn < 0.85:
             if not calm:
-                getattr(world, draw.choice(CHANGES))()
+                getattr(world, draw.choice(changes))()
         elif turn < 0.92:
             world.heal()
         else:
             place = handles.index(handle)
             # The copy and what it was made of go different ways.
-            handles[place - 1] = Handle(handle.judge.copied()) if draw.random() < 0.5 else fresh()
+            handles[place - 1] = handle.copied() if draw.random() < 0.5 else fresh()
         for each in handles:
             if draw.random() < 0.3:
-                each.look(table)
+                each.look(table, only_entries=looks is not None and draw.random() < 0.6)
     for each in handles:
         each.look(table)
     world.heal()
@@ -176,6 +232,16 @@ def test_harm_is_found_and_nothing_else(first: int) -> None:
             raise AssertionError(msg) from error
 
 
+@pytest.mark.parametrize("first", range(0, 2000, 100) if long_lane() else [0])
+def test_what_is_swapped_in_silence_is_found_and_nothing_else(first: int) -> None:
+    for seed in range(first, first + (100 if long_lane() else 40)):
+        try:
+            run(seed, looks=Strange)
+        except Silent as error:
+            msg = f"seed={seed}: {error}"
+            raise AssertionError(msg) from error
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A change of the judge, and the first seed whose history shows that it is wrong."""
@@ -189,6 +255,15 @@ class Mutant:
         return self.what
 
     def judge(self) -> type[Judge]:
+        found: type[Judge] = self._made_of(product).Judge
+        return found
+
+    def strange(self) -> type[Strange]:
+        found: type[Strange] = self._made_of(looking).Strange
+        return found
+
+    def _made_of(self, product: ModuleType) -> ModuleType:
+        assert product.__file__ is not None
         source = Path(product.__file__).read_text(encoding="utf-8")
         assert source.count(self.before) == 1, f"{self.before!r} is there {source.count(self.before)} times"
         module = ModuleType("spark_timely.log.machine.mutant")
@@ -197,8 +272,7 @@ class Mutant:
             exec(compile(source.replace(self.before, self.after), "mutant", "exec"), module.__dict__)
         finally:
             del sys.modules[module.__name__]
-        found: type[Judge] = module.Judge
-        return found
+        return module
 
 
 MUTANTS = [
@@ -400,6 +474,53 @@ def test_mutants_of_the_judge_are_found(mutant: Mutant) -> None:
     # One that loses track of the files is found by that.
     with pytest.raises((Silent, KeyError)):
         run(mutant.seed, judge=mutant.judge())
+
+
+LOOK_MUTANTS = [
+    Mutant(
+        "as many rows are the same rows",
+        "return counts.may_be(found, exactly=exactly)",
+        "return int(counts.rows.sum()) == int(found.rows.sum())",
+        0,
+    ),
+    Mutant("what may be forgotten counts", "kept = since.beyond(times)\n", "kept = np.ones(len(times), np.bool_)\n", 6),
+    Mutant("statistics of rows that may be forgotten count", "told &= above | ~may_be_above", "above |= told", 3),
+    Mutant("whoever commits vouches", "if version not in entry.unlooked:", "if True:", 16),
+    Mutant("whoever was behind vouches too", "entry.judged != step.version - 1:", "entry.judged is None:", 16),
+    Mutant("a mark names nothing", "frozenset() if mark is None else mark.unlooked", "set()", 231),
+    Mutant(
+        "whoever commits vouches for what a mark names",
+        "self._named &= entry.unlooked",
+        "self._named = frozenset()",
+        231,
+    ),
+    Mutant(
+        "what others made of theirs is right if that was",
+        "waiting += [self._origin[path] for path in made.out if path in self._origin and path not in self._good]",
+        "pass",
+        7,
+    ),
+    Mutant("what is wrong stays so when since moves", "wrong.since != _since_files(live) and", "False and", 49),
+    Mutant(
+        "a state of before replaced what its entry took",
+        "out if known else None,\n                known,",
+        "out,\n                known,",
+        77,
+    ),
+    Mutant(
+        "commits that other files may have are missing",
+        "elsewhere = _may_have(others, wanted)",
+        "elsewhere = set()",
+        334,
+    ),
+]
+
+
+@pytest.mark.parametrize("mutant", LOOK_MUTANTS, ids=repr)
+def test_mutants_of_the_look_are_found(mutant: Mutant) -> None:
+    run(mutant.seed, looks=Strange)
+    with pytest.raises((Silent, KeyError)):
+        run(mutant.seed, looks=mutant.strange())
 
 
 def small_world(kind: str = "stream", seed: int = 0) -> tuple[World, Table, Handle]:

@@ -40,7 +40,7 @@ from spark_timely.protocol.replay import (
     within,
 )
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray, minimal
+from spark_timely.time.arrays import BoolArray, IntArray, minimal
 
 __all__ = ["SHUFFLE_BYTES", "Files", "cut_range", "paths_of", "shares_between"]
 
@@ -81,6 +81,9 @@ class Files(Protocol):
 
     def counts(self, numbers: npt.NDArray[np.intp], /) -> Sequence[TimeCounts]:
         """Return the exact times of some files, by number; opens them."""
+
+    def look_into(self, chosen: Callable[[FileBounds], BoolArray], /) -> None:
+        """Refuse to give out rows of files in which another program changed rows; `chosen` says which are wanted."""
 
 
 def paths_of(view: View) -> list[tuple[Replay, Delays]]:
@@ -126,10 +129,11 @@ class _Moved:
 
     @classmethod
     def of(cls, leaf: Replay, delays: Delays, files: Files) -> _Moved:
-        bounds = files.bounds
-        low, low_ok = _forward(delays, bounds.minima)
-        high, high_ok = _forward(delays, bounds.maxima)
-        return cls(leaf, delays, files, FileBounds(bounds.sizes, low, high, bounds.known & low_ok & high_ok))
+        return cls(leaf, delays, files, _moved(delays, files.bounds))
+
+    def look_into(self, lo: Antichain, hi: Antichain) -> None:
+        """Refuse a range in whose files another program changed rows."""
+        self.files.look_into(lambda bounds: may_hold(_moved(self.delays, bounds), lo.times, hi.times))
 
     def counts(self, numbers: npt.NDArray[np.intp]) -> list[TimeCounts]:
         moved = []
@@ -137,6 +141,12 @@ class _Moved:
             times, ok = _forward(self.delays, counts.times)
             moved.append(TimeCounts(times[ok], counts.rows[ok]))
         return moved
+
+
+def _moved(delays: Delays, bounds: FileBounds) -> FileBounds:
+    low, low_ok = _forward(delays, bounds.minima)
+    high, high_ok = _forward(delays, bounds.maxima)
+    return FileBounds(bounds.sizes, low, high, bounds.known & low_ok & high_ok)
 
 
 def _forward(delays: Delays, times: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:
@@ -245,6 +255,8 @@ def cut_range(
         admitted = admit(chosen.bounds, chosen.counts, lo.times, hi.times, limits)
         hi, taken = Antichain.from_times(admitted.frontier, hi.arity), admitted.size_bytes
         chosen = _Range(parts, lo, hi)
+    for part in parts:  # one turn per path from a log
+        part.look_into(lo, hi)
     if not chosen.numbers.shape[0]:
         return hi, 0, []
     before = {} if before is None else before
@@ -341,6 +353,11 @@ def _whole(piece: _Range, found: dict[str, npt.NDArray[np.intp]], task: Task) ->
 
 def shares_between(files: Files, lo: Antichain, hi: Antichain) -> tuple[tuple[Share, ...], int]:
     """Return the files that may hold rows of a range, whole, and their bytes."""
-    numbers = np.flatnonzero(may_hold(files.bounds, lo.times, hi.times))
+
+    def chosen(bounds: FileBounds) -> BoolArray:
+        return may_hold(bounds, lo.times, hi.times)
+
+    files.look_into(chosen)
+    numbers = np.flatnonzero(chosen(files.bounds))
     shares = tuple(Share(str(name), 0, WHOLE, _moved_to(files)) for name in files.paths[numbers])
     return shares, int(files.bounds.sizes[numbers].sum())

@@ -360,6 +360,7 @@ class CdcImport:
             return
         wanted = np.unique(np.concatenate(self._behind), axis=0).view(np.dtype((np.void, 16))).ravel()
         names = [*self._log.domain.columns, "_diff", *arrow_schema(self._types.record).names]
+        self._log.look_into()
         hasher, found = RowHasher(names), np.zeros(wanted.shape[0], np.bool_)
         for path in self._log.files().paths.tolist():  # as many turns as files
             table = read_file(self._log.storage, path, self._log.format.data_schema)

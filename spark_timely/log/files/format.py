@@ -55,6 +55,9 @@ KINDS: Final[tuple[LogKind, ...]] = ("stream", "collection")
 MAX_ARITY = 8
 STREAM_NAME = re.compile(r"[A-Za-z0-9_]+")
 _MAX_STREAM_NAME = 200
+# What a commit, a task of one, a merge or a sum writes; or what Spark writes for `capture` into a folder named so.
+_OUR_STEM: Final = r"[A-Za-z0-9_]+\.?-\d{12,}-(?:[0-9a-f]{8})?[0-9a-f]{16}"
+_OUR_NAME: Final = re.compile(rf"_event=[a-z]+/{_OUR_STEM}(?:\.parquet|/.+\.parquet)")
 _FORBIDDEN = re.compile(r"[ ,;{}()\n\t=\0]")
 TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -80,6 +83,19 @@ def check_stream_name(name: str) -> str:
             context={"stream": name},
         )
     return name
+
+
+def has_our_name(path: str) -> bool:
+    """Return whether the path of a file, relative to the log, is one that only this library gives.
+
+    Examples
+    --------
+    >>> has_our_name("_event=message/main-000000000007-00ff00ff00ff00ff.parquet")
+    True
+    >>> has_our_name("_event=message/part-00000-29dcc355-c8cd-4664-82dd-42af2d53d1f8.c000.zstd.parquet")
+    False
+    """
+    return _OUR_NAME.fullmatch(path) is not None
 
 
 def canonical_type(type_: pa.DataType, column: str = "column") -> pa.DataType:

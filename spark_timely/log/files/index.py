@@ -101,6 +101,27 @@ class FileIndex:
             least_diffs=numbers,
         )
 
+    @classmethod
+    def of_paths(cls, paths: Sequence[str], event: str, arity: int) -> FileIndex:
+        """Return an index of files of which nothing is known but their paths."""
+        n = len(paths)
+        times = np.zeros((n, arity), np.int64)
+        return cls(
+            paths=_objects(paths),
+            sizes=np.zeros(n, np.int64),
+            rows=np.full(n, -1, np.int64),
+            stream_lo=_objects([""] * n),
+            stream_hi=_objects([chr(0x10FFFF)] * n),
+            seq_lo=np.full(n, _LOW, np.int64),
+            seq_hi=np.full(n, _HIGH, np.int64),
+            min_times=times,
+            max_times=times,
+            known=np.zeros(n, np.bool_),
+            events=_objects([event] * n),
+            modified=np.zeros(n, np.int64),
+            least_diffs=np.full(n, _LOW, np.int64),
+        )
+
     def __len__(self) -> int:
         return len(self.paths)
 
@@ -133,6 +154,12 @@ class FileIndex:
         if upper is not None:
             chosen &= ~upper.beyond(self.min_times)
         return chosen | ~self.known
+
+
+def joined(parts: Sequence[FileIndex], arity: int) -> FileIndex:
+    """Return the files of several indexes, one after the other."""
+    every = [FileIndex.empty(arity), *parts]
+    return FileIndex(*(np.concatenate([getattr(part, name) for part in every]) for name in FileIndex.__slots__))
 
 
 def index_files(form: LogFormat, listing: pa.Table) -> FileIndex:

@@ -54,7 +54,7 @@ from spark_timely.time.domain import TimeDomain
 from spark_timely.time.text import moment_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from spark_timely.log.files.format import LogFormat
     from spark_timely.log.store.storage import Storage
@@ -441,11 +441,20 @@ BROKEN: Final = (pa.ArrowException, OSError, UnicodeDecodeError, IndexError)
 
 
 def _parquet(
-    source: pa.NativeFile, uri: str, path: str, broken: Callable[[str, str, Exception], StorageError] | None = None
+    source: pa.NativeFile,
+    uri: str,
+    path: str,
+    broken: Callable[[str, str, Exception], StorageError] | None = None,
+    *,
+    dictionaries: list[str] | None = None,
 ) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(
-            source, coerce_int96_timestamp_unit="us", pre_buffer=False, page_checksum_verification=True
+            source,
+            coerce_int96_timestamp_unit="us",
+            pre_buffer=False,
+            page_checksum_verification=True,
+            read_dictionary=dictionaries,
         )
     except BROKEN as error:
         source.close()
@@ -546,6 +555,56 @@ def read_file(
         except BROKEN as error:
             raise (broken or corrupt)(storage.uri, path, error) from error
     return in_schema(table, schema)
+
+
+def read_parts(storage: Storage, path: str, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Read some columns of a file row group by row group, the stream's names as codes.
+
+    Parameters
+    ----------
+    storage : Storage
+    path : str
+    schema : pyarrow.Schema
+        With `_stream`.
+
+    Raises
+    ------
+    DataLossError
+        If it is missing or corrupt.
+    """
+    others = pa.schema([field for field in schema if field.name != "_stream"])
+    source = storage.open_input(path)
+    with _parquet(source, storage.uri, path, dictionaries=["_stream"]) as file:
+        try:
+            present = set(file.schema_arrow.names)
+            names = [name for name in schema.names if name in present]
+            groups = range(file.metadata.num_row_groups)
+            expect_columns(source, file.metadata, groups, set(names))
+            for group in groups:
+                alone = _only_text(file.metadata.row_group(group), "_stream")
+                wanted = [name for name in names if alone is None or name != "_stream"]
+                rows = file.read_row_group(group, columns=wanted, use_threads=False)
+                streams: pa.Array | pa.ChunkedArray = pa.nulls(rows.num_rows, pa.string())
+                if alone is not None:
+                    codes = pa.array(np.zeros(rows.num_rows, np.int32))
+                    streams = pa.DictionaryArray.from_arrays(codes, pa.array([alone], pa.string()))
+                elif "_stream" in present:
+                    streams = rows["_stream"]
+                yield in_schema(rows, others).append_column("_stream", streams)
+        except BROKEN as error:
+            raise corrupt(storage.uri, path, error) from error
+
+
+def _only_text(group: pq.RowGroupMetaData, name: str) -> str | None:
+    """Return the text that all rows of a row group have in a column, if its statistics tell."""
+    for place in range(group.num_columns):
+        column = group.column(place)
+        if column.path_in_schema == name:
+            said = column.statistics
+            # A bound that was cut is raised, and equals the other one no more.
+            told = said is not None and said.has_min_max and said.null_count == 0 and said.min == said.max
+            return str(said.min) if told else None
+    return None
 
 
 def read_progress(storage: Storage, path: str, schema: pa.Schema) -> pa.Table:

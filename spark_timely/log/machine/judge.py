@@ -24,7 +24,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ from spark_timely.protocol.note import Note, as_base
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from spark_timely.log.files.format import LogFormat
@@ -91,11 +91,27 @@ class Evidence:
         Takes a version, and returns its entry; None if it was cleaned up.
     files : callable
         Takes a version, and returns the files that were live at it; None if that cannot be told any more.
+    keys : callable
+        Takes the path of a file of messages, and returns stream, number and times of its rows, part by part; raises
+        `DataLossError` if the file is gone.
     """
 
     rows: Callable[[str, str, str], pa.Table | None]
     step: Callable[[int], Step | None]
     files: Callable[[int], Sequence[FileIndex] | None]
+    keys: Callable[[str], Iterable[pa.Table]]
+
+
+class Watcher(Protocol):
+    """Learns what entries do to files of messages; does no I/O while it does."""
+
+    def take(
+        self, step: Step, out: Sequence[tuple[FileIndex, int]] | None, new: frozenset[str], *, whole: bool
+    ) -> None:
+        """Take notice of an entry of another program: see `spark_timely.log.machine.strange`."""
+
+    def vouched(self, step: Step, live: Container[str]) -> None:
+        """Take notice of an entry of ours, and of what was live before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,12 +299,15 @@ class Judge:
     clear : int
         The newest version at which nothing was open and no file had a vector, as far as looks have told: what
         `timelyJudged` of the next commit of this handle may say.
+    strange : Watcher or None
+        Learns what others made, if there is one.
     """
 
     def __init__(self, form: LogFormat, version: int, *, raised: int = 0, remembered: int = REMEMBERED) -> None:
         self.form = form
         self.version = version
         self.clear = version
+        self.strange: Watcher | None = None
         self._raised = raised
         self._remembered = remembered
         # Live files by path, as keys: the path, and its vector where it has one.
@@ -511,6 +530,7 @@ class Judge:
             if dead is not None and not self._is_maintenance(dead, new, evidence):
                 changes = {"dead": self._counts(dead, new)}
                 housekeeping = ForeignChange(step.version, entry.operation, entry.timestamp, changes)
+        self._tell(step, moves)
         touched = any(move.out for move in moves.values()) or "since" in moves
         self._dirty = self._dirty or difference != self._difference or bool(difference and touched)
         self._known.update(new)
@@ -519,6 +539,20 @@ class Judge:
         self._remember()
         if housekeeping is not None:
             self._housekeeping.append(housekeeping)
+
+    def _tell(self, step: Step, moves: Mapping[str, _Move]) -> None:
+        """Tell what keeps strange files what an entry did to messages."""
+        move = moves.get("message")
+        if self.strange is None:
+            return
+        if step.entry.ours:
+            self.strange.vouched(step, self._live)
+        elif move is not None and move.into:
+            out = [(known.files, known.place) for known in map(self._known.__getitem__, move.out)]
+            # Of what a vector masked neither statistics nor the file tell what was there.
+            masked = any(map(_vector, move.out))
+            new = frozenset(map(_path, move.into - self._known.keys()))
+            self.strange.take(step, None if masked else out, new, whole=not self._difference)
 
     def _added(self, step: Step) -> dict[str, _Known]:
         found = {}
@@ -1069,6 +1103,20 @@ def accepted_rows(form: LogFormat, tables: Iterable[pa.Table]) -> list[pa.Table]
     rows = pa.concat_tables(every)
     rows = rows.filter(pc.not_equal(rows["_stream"], GONE))
     return [rows.filter(pc.equal(rows["_reason"], token)) for token in form.accepted]
+
+
+def newest_since(form: LogFormat, files: FileIndex, evidence: Evidence) -> Antichain | None:
+    """Return since where messages may be forgotten; None where none may, or it cannot be read."""
+    if form.kind != "stream" or not len(files):
+        return None
+    tables = [evidence.rows(path, "", "since") for path in files.paths.tolist()]
+    found = Judge(form, 0)._since_in([table for table in tables if table is not None])
+    return None if found == form.domain.minimum_frontier else found
+
+
+def wanted_messages(form: LogFormat, progress: Sequence[pa.Table], since: Antichain) -> dict[tuple[str, int], int]:
+    """Return how many messages each commit has by progress that may not be forgotten in part."""
+    return Judge(form, 0)._wanted(progress, since)[0]
 
 
 def changes_nothing(step: Step) -> bool:

@@ -25,13 +25,15 @@ from spark_timely.log.machine.judge import Judgement
 from spark_timely.log.store.storage import MemoryStorage, Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
 
     from spark_timely.log.files.format import LogFormat
+    from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.judge import ForeignChange
     from spark_timely.log.machine.state import DataFile
+    from spark_timely.time.arrays import BoolArray
 
 
 App = tuple[str, int]
@@ -149,6 +151,23 @@ class Store(Protocol):
 
     def judgement(self) -> Judgement:
         """Return what `foreign_changes` does, with what it takes to put progress back."""
+
+    def look_into(self, chosen: Callable[[FileIndex], BoolArray] | None = None) -> None:
+        """Look into files of messages that others made, before the first row of one is handed out.
+
+        What is found is among `foreign_changes` from then on.
+
+        Parameters
+        ----------
+        chosen : callable, optional
+            Says of which files rows are wanted; of all unless given. It is asked of the files that others made, and of
+            those in whose place they are.
+
+        Raises
+        ------
+        StorageError
+            If what is needed to tell cannot be read.
+        """
 
     def flush(self) -> None:
         """Make the commits of the snapshot outlast a power cut, whoever made them.
@@ -310,6 +329,9 @@ class MemoryStore:
     def judgement(self) -> Judgement:
         """Return nothing: no other program sees the table."""
         return Judgement((), ())
+
+    def look_into(self, chosen: Callable[[FileIndex], BoolArray] | None = None) -> None:
+        """Do nothing: no other program sees the table."""
 
     def _change(self, form: LogFormat, *, exclusive: bool = False) -> None:
         with self.table.lock:

@@ -64,7 +64,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.files.format import FORMAT_VERSION, METADATA_KEY, LogFormat
 from spark_timely.log.files.index import FileIndex, LiveFiles, index_adds, index_files
-from spark_timely.log.files.parquet import read_file, read_progress
+from spark_timely.log.files.parquet import read_file, read_parts, read_progress
 from spark_timely.log.machine.commit_loop import MOST_ATTEMPTS, LostRaceError
 from spark_timely.log.machine.judge import Evidence, Step
 from spark_timely.log.machine.state import OPEN_STREAM
@@ -119,6 +119,7 @@ if TYPE_CHECKING:
     from spark_timely.log.machine.judge import ForeignChange, Judgement
     from spark_timely.log.machine.state import DataFile
     from spark_timely.log.store.storage import TableStorage
+    from spark_timely.time.arrays import BoolArray
 
 
 Creation = Literal["made", "taken", "unclear"]
@@ -392,7 +393,7 @@ class DeltaStore:
         # As the names were when no entry behind the snapshot was missing.
         self._whole: tuple[object, ...] | None = None
         self._upkeep = TableUpkeep(self.storage, self._opened_to_write)
-        self._guard = Guard(path, Evidence(self._rows_of, self._step, self._files_at))
+        self._guard = Guard(path, self._evidence())
         self._load(self._opened())
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -842,13 +843,23 @@ class DeltaStore:
         """Return what other programs changed in the log, with what it takes to put progress back."""
         return with_token(self._guard.look(self.format, self.version, self.live), self.table_id)
 
-    def _judged(self) -> int | None:
-        """Return up to which version nothing is open; None if that cannot be told: no commit hangs on it."""
+    def look_into(self, chosen: Callable[[FileIndex], BoolArray] | None = None) -> None:
+        """Look into files of messages that others made, before the first row of one is handed out."""
+        self._guard.look_into(self.format, self.version, self.live, chosen)
+
+    def _judged(self) -> tuple[int | None, tuple[int, ...]]:
+        """Return up to which version nothing is open, and which of them made files into which nobody has looked.
+
+        None if that cannot be told: no commit hangs on it.
+        """
         try:
             return self._guard.judged(self.format, self.version, self.live)
         except (TimelyError, DeltaError, OSError, ValueError, pa.ArrowException) as error:
             logger.debug("log %r: a commit does not say what was judged: %s", self.path, error)
-            return None
+            return None, ()
+
+    def _evidence(self) -> Evidence:
+        return Evidence(self._rows_of, self._step, self._files_at, self._keys_of)
 
     def _step(self, version: int) -> Step | None:
         entry = self._entry(version)
@@ -889,6 +900,12 @@ class DeltaStore:
             return read_progress(self.storage, path, self.format.progress_schema)
         except DataLossError:
             return None
+
+    def _keys_of(self, path: str) -> Iterator[pa.Table]:
+        """Return stream, number and times of the messages in a file of the table, live or not, part by part."""
+        names = ("_stream", "_seq", *self.format.domain.columns)
+        schema = pa.schema([self.format.data_schema.field(name) for name in names])
+        return read_parts(self.storage, path, schema)
 
     def _own_entry(self, version: int) -> Entry | None:
         """Return an entry that was read or put here a moment ago."""
@@ -979,7 +996,7 @@ class DeltaStore:
         exclusive: bool,
     ) -> None:
         """Write the entry here: flat, however many files are live."""
-        judged = self._judged()
+        judged, unlooked = self._judged()
 
         def render(version: int) -> bytes:
             return render_entry(
@@ -990,6 +1007,7 @@ class DeltaStore:
                 read_version=self.version,
                 version=version,
                 judged=judged,
+                unlooked=unlooked,
             )
 
         ids = {app for app, _ in apps}
@@ -1061,7 +1079,7 @@ class DeltaStore:
         now = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [add_action(file, data_change=data_change) for file in adds]
         actions += [RemoveAction(f.path, data_change, now, f.size_bytes, {"_event": f.event}) for f in removes]
-        said = marks([file.path for file in adds], [file.path for file in removes], self._judged())
+        said = marks([file.path for file in adds], [file.path for file in removes], *self._judged())
         with delta_call(self.path):
             table.create_write_transaction(
                 actions,
@@ -1204,7 +1222,7 @@ class DeltaStore:
         other = object.__new__(DeltaStore)
         other.__dict__.update(self.__dict__)
         other.live, other._table = self.live.copied(), None
-        other._guard = self._guard.copied(Evidence(other._rows_of, other._step, other._files_at))
+        other._guard = self._guard.copied(other._evidence())
         return other
 
     def problems(self) -> list[str]:

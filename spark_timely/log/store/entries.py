@@ -41,6 +41,8 @@ ELSEWHERE: Final = re.compile("^(?:[A-Za-z][A-Za-z0-9+.-]*:|/)")
 _FILES = "timelyFiles"
 # Up to which version the writer of an entry of ours had judged all entries, and found nothing open.
 _JUDGED = "timelyJudged"
+# The versions up to there that made files into which nobody had looked.
+_UNLOOKED = "timelyUnlooked"
 # Signs that need not be escaped in the paths of a table's log; those of our own files are among them.
 _PLAIN = "/=_-.~+,@:"
 
@@ -92,6 +94,8 @@ class Entry:
         Whether it has the mark of a commit of this library.
     judged : int or None
         Up to which version its writer had judged all entries and found nothing open; None if it does not say.
+    unlooked : frozenset of int
+        The versions up to there that made files into which its writer had not looked.
     operation : str
         As whoever wrote it calls it, in capitals; empty if it does not say.
     timestamp : int or None
@@ -110,6 +114,7 @@ class Entry:
     vectors: dict[str, str] = field(default_factory=dict)
     ours: bool = False
     judged: int | None = None
+    unlooked: frozenset[int] = frozenset()
     operation: str = ""
     timestamp: int | None = None
     restored: int | None = None
@@ -231,13 +236,16 @@ def parse_entry(content: bytes, version: int | None = None) -> Entry:
         vectors=vectors,
         ours=info.get(_FILES) == digest_of_files([add["path"] for add in adds], [each.path for each in removed]),
         judged=_number(info.get(_JUDGED)),
+        unlooked=_numbers(info.get(_UNLOOKED)),
         operation=operation,
         timestamp=_number(info.get("timestamp")),
         restored=_restored(info) if operation == "RESTORE" else None,
     )
 
 
-def marks(adds: Iterable[str], removes: Iterable[str], judged: int | None) -> dict[str, str]:
+def marks(
+    adds: Iterable[str], removes: Iterable[str], judged: int | None, unlooked: Iterable[int] = ()
+) -> dict[str, str]:
     """Return what is said of a commit of ours beside its actions.
 
     Parameters
@@ -246,14 +254,21 @@ def marks(adds: Iterable[str], removes: Iterable[str], judged: int | None) -> di
         Paths of the files that it adds and removes.
     judged : int or None
         Up to which version its writer had judged all entries, and found nothing open.
+    unlooked : iterable of int
+        The versions up to there that made files into which it has not looked.
 
     Examples
     --------
     >>> marks([], [], 7)
     {'timelyFiles': 'e3b0c44298fc1c149afbf4c8996fb924', 'timelyJudged': '7'}
+    >>> marks([], [], 7, [3, 5])["timelyUnlooked"]
+    '3,5'
     """
     said = {_FILES: digest_of_files(adds, removes)}
-    return said if judged is None else {**said, _JUDGED: str(judged)}
+    if judged is None:
+        return said
+    left = ",".join(map(str, sorted(unlooked)))
+    return {**said, _JUDGED: str(judged), **({_UNLOOKED: left} if left else {})}
 
 
 def digest_of_files(adds: Iterable[str], removes: Iterable[str]) -> str:
@@ -268,6 +283,11 @@ def _number(value: object) -> int | None:
         return None if value is None else int(str(value))
     except ValueError:
         return None
+
+
+def _numbers(value: object) -> frozenset[int]:
+    found = map(_number, str(value or "").split(","))
+    return frozenset(number for number in found if number is not None)
 
 
 def _restored(info: Mapping[str, Any]) -> int | None:
@@ -370,6 +390,7 @@ def render_entry(
     version: int,
     metadata: Mapping[str, Any] | None = None,
     judged: int | None = None,
+    unlooked: Iterable[int] = (),
 ) -> bytes:
     """Return the entry of a commit, as the Delta protocol has it, to be put at a version and at no other."""
     now = time.time_ns() // 1_000_000
@@ -409,7 +430,7 @@ def render_entry(
         "isBlindAppend": not removes,
         "engineInfo": "spark-timely",
         _ATTEMPT: secrets.token_hex(16),
-        **marks([file.path for file in adds], [file.path for file in removes], judged),
+        **marks([file.path for file in adds], [file.path for file in removes], judged, unlooked),
         _COUNT: len(actions) + 1,
         _VERSION: version,
     }

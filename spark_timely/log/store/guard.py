@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Final
 
 from spark_timely.log.files.format import EVENTS
 from spark_timely.log.machine.judge import ForeignChange, Judge, Judgement, Numbers, changes_nothing
+from spark_timely.log.machine.strange import Strange
 from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from spark_timely.log.files.format import LogFormat
     from spark_timely.log.files.index import FileIndex, LiveFiles
     from spark_timely.log.machine.judge import Evidence, Step
+    from spark_timely.time.arrays import BoolArray
 
 logger = masked_logger(__name__)
 
@@ -49,6 +51,7 @@ class Guard:
         self._path = path
         self._evidence = evidence
         self._judge: Judge | None = None
+        self._strange = Strange()
         # The version up to which nothing is open, as far as no judge is needed to tell; None: not looked for yet.
         self._calm: int | None = None
         # What is open where numbers alone can tell, of nobody knows whose work, and the version of which it is.
@@ -57,13 +60,17 @@ class Guard:
     def copied(self, evidence: Evidence) -> Guard:
         """Return the same in an object of its own, for another handle."""
         other = Guard(self._path, evidence)
-        other._judge = None if self._judge is None else self._judge.copied()
+        other._strange = self._strange.copied()
+        if self._judge is not None:
+            other._judge = self._judge.copied()
+            other._judge.strange = other._strange
         other._calm, other._lost = self._calm, self._lost
         return other
 
     def forget(self) -> None:
         """Forget everything: the table was read again."""
         self._judge, self._calm, self._lost = None, None, None
+        self._strange.forget()
 
     def follow(self, form: LogFormat, step: Step, live: LiveFiles) -> None:
         """Take notice of the entry behind the snapshot, before its files are taken in.
@@ -78,8 +85,11 @@ class Guard:
         if self._judge is None and self._calm == step.version - 1:
             if changes_nothing(step):
                 self._calm = step.version
+                if step.entry.ours:
+                    self._strange.vouched(step, live)
                 return
             self._judge = Judge.whole_at(form, step.version - 1, _indexes(live), raised=form.guarded_from or 0)
+            self._judge.strange = self._strange
         self._calm, self._lost = None, None
         if self._judge is not None:
             self._judge.take([step])
@@ -98,7 +108,44 @@ class Guard:
         -----
         Cost: nothing where all entries since the last look are ours; the first look reads the newest entry, as a rule.
         """
-        if self._calm == version or form.guarded_from is None:
+        if form.guarded_from is None:
+            return NOTHING_OPEN
+        found, wrong = self._by_entries(form, version, live), self._by_looks(form, live)
+        if not wrong:
+            return found
+        # Where what entries tell may not be accepted nothing may.
+        state = f"{found.state}\n{self._strange.state(live)}" if found.state or not found.open else ""
+        return found._replace(open=tuple(sorted((*found.open, *wrong), key=lambda each: each.version)), state=state)
+
+    def _by_looks(self, form: LogFormat, live: LiveFiles) -> tuple[ForeignChange, ...]:
+        """Return what looks into files have told, of what is guarded."""
+        found = self._strange.open(form, live, self._evidence)
+        return tuple(each for each in found if each.version > (form.guarded_from or 0))
+
+    def look_into(
+        self, form: LogFormat, version: int, live: LiveFiles, chosen: Callable[[FileIndex], BoolArray] | None = None
+    ) -> None:
+        """Look into the files of messages that others made, of which rows are wanted.
+
+        What is found is open from then on, for this handle.
+
+        Parameters
+        ----------
+        form, version, live
+            As for `look`.
+        chosen : callable, optional
+            Says of which files rows are wanted; of all unless given.
+
+        Notes
+        -----
+        Cost: nothing where all files are ours, or were looked into; else two or three columns of each that is wanted.
+        """
+        if form.guarded_from is not None and not self._by_entries(form, version, live).open:
+            self._strange.look(form, live, self._evidence, chosen)
+
+    def _by_entries(self, form: LogFormat, version: int, live: LiveFiles) -> Judgement:
+        """Return what entries alone tell."""
+        if self._calm == version:
             return NOTHING_OPEN
         if self._judge is None and (self._lost is None or self._lost[0] != version):
             self._begin(form, version, live)
@@ -118,12 +165,15 @@ class Guard:
                 )
         return found
 
-    def judged(self, form: LogFormat, version: int, live: LiveFiles) -> int | None:
-        """Return up to which version all entries were judged and nothing was open; None if that cannot be told."""
-        self.look(form, version, live)
-        if self._calm is not None:
-            return self._calm
-        return None if self._judge is None else self._judge.clear
+    def judged(self, form: LogFormat, version: int, live: LiveFiles) -> tuple[int | None, tuple[int, ...]]:
+        """Return up to which version nothing was open, and which up to there made files that nobody looked into.
+
+        None if that cannot be told.
+        """
+        if self.look(form, version, live).open and self._by_looks(form, live):
+            return None, ()
+        judged = self._calm if self._judge is None else self._judge.clear
+        return judged, () if judged is None else self._strange.unlooked(judged, live)
 
     def _begin(self, form: LogFormat, version: int, live: LiveFiles) -> None:
         """Judge from the newest mark on; or, where entries are gone, by numbers."""
@@ -131,6 +181,9 @@ class Guard:
         course = Judge.since_newest_mark(version, raised, self._evidence.step)
         if course.marked and all(map(changes_nothing, course.steps)):
             self._calm = version
+            self._strange.begin(course, version, raised)
+            for step in course.steps:
+                self._strange.vouched(step, live)
             return
 
         def files(at: int) -> Sequence[FileIndex] | None:
@@ -139,6 +192,8 @@ class Guard:
         found = Judge.opened(form, course, replace(self._evidence, files=files), raised=raised)
         if isinstance(found, Judge):
             self._judge = found
+            self._strange.begin(course, found.version, raised)
+            found.strange = self._strange
         else:
             self._lost = version, _by_numbers(version, found, course.steps)
 

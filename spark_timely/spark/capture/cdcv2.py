@@ -294,6 +294,7 @@ class _Task:
         if log is None:
             return []
         index = log.files()
+        log.look_into(lambda files: files.may_hold_times(self.standing.counts.frontier, None))
         chosen = index.may_hold_times(self.standing.counts.frontier, None)
         chosen &= index.may_hold_stream(self.plan.options.stream)
         return list(index.paths[chosen].tolist())

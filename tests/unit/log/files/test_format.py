@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import pickle
+import tarfile
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, SchemaMismatchError
-from spark_timely.log.files.format import METADATA_KEY, LogFormat, canonical_type, check_stream_name
+from spark_timely.log.files.format import METADATA_KEY, LogFormat, canonical_type, check_stream_name, has_our_name
+from spark_timely.log.files.parquet import file_name, new_job
 
 PAYLOAD = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
 
@@ -223,3 +226,31 @@ def test_unknown_fields_are_named_at_any_depth(found: pa.DataType, kept: pa.Data
 def test_least_time_without_a_list_is_a_time_too(least: int) -> None:
     # 0 was taken for none, and the log began at the least of its type.
     assert LogFormat.build(pa.schema([("v", pa.int64())]), minimum=least).domain.minimum == (least,)
+
+
+def test_names_of_ours_are_those_that_each_version_gave() -> None:
+    found = []
+    for archive in (Path(__file__).parents[3] / "golden" / "logs").glob("*.tar.gz"):
+        with tarfile.open(archive) as files:
+            found += [name[name.index("_event=") :] for name in files.getnames() if "_event=" in name]
+    files_of_ours = [name for name in found if name.endswith(".parquet")]
+    assert len(files_of_ours) > 100
+    assert not [name for name in files_of_ours if not has_our_name(name)]
+    assert has_our_name(file_name("message", "main", 7))
+    assert has_our_name(file_name("message", "main", 7, job=new_job()))
+    assert has_our_name(file_name("progress", "#open", 0))
+    assert has_our_name(file_name("message", "summed.", 12_345_678_901_234))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "_event=message/part-00000-29dcc355-c8cd-4664-82dd-42af2d53d1f8.c000.zstd.parquet",
+        "_event=message/main-000000000007-00ff.parquet",
+        "_event=message/main-000000000007-00ff00ff00ff00ff.parquet.crc",
+        "main-000000000007-00ff00ff00ff00ff.parquet",
+        "ab/_event=message/main-000000000007-00ff00ff00ff00ff.parquet",
+    ],
+)
+def test_names_that_others_give_are_none_of_ours(path: str) -> None:
+    assert not has_our_name(path)

@@ -44,6 +44,9 @@ def test_an_entry_of_ours_is_known_by_its_mark() -> None:
     for others in ([], files[:1], [files[0], {"remove": {"path": "b"}}], [{"remove": {"path": "b c"}}, files[1]]):
         assert not parsed({"commitInfo": info}, *others).ours
     assert parsed({"commitInfo": {**marks([], [], None)}}).judged is None
+    assert parsed({"commitInfo": {**marks([], [], 9, [7, 3])}}).unlooked == {3, 7}
+    assert parsed({"commitInfo": {**marks([], [], 9)}}).unlooked == frozenset()
+    assert "timelyUnlooked" not in marks([], [], None, [3])
 
 
 @pytest.mark.parametrize(
