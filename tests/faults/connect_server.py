@@ -85,4 +85,5 @@ class ConnectServer:
             self._process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            self._process.wait()
         wait_until(lambda: not any(map(alive, below)), deadline_s=START_DEADLINE_S, what="the end of the server")
