@@ -34,7 +34,7 @@ from spark_timely.log.verify import Tally, accepted_states, judged_states, tally
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from spark_timely.log.machine.judge import ForeignChange
+    from spark_timely.log.machine.judge import ForeignChange, Judgement
     from spark_timely.log.machine.rollback import Commits
     from spark_timely.log.store.base import Store
     from spark_timely.log.streams import CaptureLog, StreamStates
@@ -97,7 +97,7 @@ def accept_change(log: CaptureLog, states: StreamStates, token: str) -> AcceptRe
             if found.put_back:
                 report = replace(report, put_back=_put_back(attempt, store, found.put_back))
                 continue
-            counted = _write_down(attempt, log, states, report)
+            counted = _write_down(attempt, log, states, report, found)
             store.refresh()
             left = store.judgement().open
             if not left:
@@ -221,7 +221,9 @@ def _file(attempt: str, store: Store, event: str, path: str) -> DataFile:
 # Messages -------------------------------------------------------------------------------------------
 
 
-def _write_down(attempt: str, log: CaptureLog, states: StreamStates, report: AcceptReport) -> AcceptReport:
+def _write_down(
+    attempt: str, log: CaptureLog, states: StreamStates, report: AcceptReport, found: Judgement
+) -> AcceptReport:
     """Commit how many messages each commit has now whose messages are others; return what is counted."""
     store, form = states.store, states.store.format
     with states.as_it_is():
@@ -235,7 +237,9 @@ def _write_down(attempt: str, log: CaptureLog, states: StreamStates, report: Acc
         _check_beyond(attempt, store, tally, newest)
         accepted = accepted_states(log)
         known = [accepted.get((state.stream, state.seq), state) for state in judged_states(log)]
-    pairs = [(state, now) for state in known for now in (_restated(state, tally, report.token),) if now is not None]
+    # Commits that the token is not of stay as they are, and `verify` names them.
+    touched = [state for state in known if _is_touched(state, found)]
+    pairs = [(state, now) for state in touched for now in (_restated(state, tally, report.token),) if now is not None]
     rows = [batch_rows(form, now) for _, now in pairs]
     ledger = ledger_of(store)
     should = ledger.messages(form, newest)
@@ -253,6 +257,13 @@ def _write_down(attempt: str, log: CaptureLog, states: StreamStates, report: Acc
         less=sum(max(was.rows - now.rows, 0) for was, now in pairs),
         other=sum(now.rows == was.rows for was, now in pairs),
     )
+
+
+def _is_touched(state: StreamState, found: Judgement) -> bool:
+    """Return whether a commit is among those that may have other messages by what is accepted."""
+    if found.commits is None:
+        return True
+    return any(first <= state.stream <= last and low <= state.seq <= high for first, last, low, high in found.commits)
 
 
 def _restated(state: StreamState, tally: Tally, token: str) -> StreamState | None:

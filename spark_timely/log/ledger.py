@@ -43,7 +43,7 @@ def ledger_of(store: Store) -> Ledger:
 
 def joined_file(store: Store, stream: str) -> DataFile:
     """Write that a stream begins with a copy of another's capability."""
-    return write_ledger_file(store, _rows(store.format, stream, seq=0, n_rows=0, reason=JOINED))
+    return write_ledger_file(store, _rows(store.format, JOINED, seq=0, n_rows=0, reason=JOINED, query=stream))
 
 
 def gone_rows(store: Store, gone: int, reason: str) -> pa.Table:
@@ -87,12 +87,12 @@ def write_ledger_file(store: Store, rows: pa.Table) -> DataFile:
     """Write rows of the ledger to a file that no commit names yet."""
     stream, seq = str(rows["_stream"][0]), int(rows["_seq"][0].as_py())
     # The dot keeps the name apart from that of any stream.
-    stem = "gone." if stream == GONE else stream
+    stem = f"{stream.removeprefix('#')}." if stream.startswith("#") else stream
     return write_progress_file(store.storage, rows, stem, seq, store.format.domain, event="ledger")
 
 
-def _rows(form: LogFormat, stream: str, *, seq: int, n_rows: int, reason: str) -> pa.Table:
+def _rows(form: LogFormat, stream: str, *, seq: int, n_rows: int, reason: str, query: str | None = None) -> pa.Table:
     times = dict(zip(form.domain.columns, form.domain.minimum, strict=True))
-    known = {"_stream": stream, "_seq": seq, "_rows": n_rows, "_reason": reason, **times}
+    known = {"_stream": stream, "_seq": seq, "_rows": n_rows, "_reason": reason, "_query": query, **times}
     columns = [pa.array([known.get(field.name)], field.type) for field in form.progress_schema]
     return pa.Table.from_arrays(columns, schema=form.progress_schema)

@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from spark_timely.canonical.content import DIGESTS, OF_COMMIT, budget
 from spark_timely.errors import (
+    ForeignChangeError,
     InvalidUsageError,
     LogMissingError,
     NotBeyondError,
@@ -1676,7 +1677,14 @@ class Log:
             )
 
     def _keep_up(self, states: StreamStates, stream: str, *, merges: bool) -> None:
-        if states.store.foreign_changes():
+        due = merges or states.store.is_due()
+        try:
+            # Before entries and files go by which it can be told what others did.
+            if due:
+                states.look_into()
+            else:
+                states.check_untouched()
+        except ForeignChangeError:
             return  # what others changed, and what it was before, are evidence; `upkeep_problems` says so
         if merges and self.merge_every is not None:
             with self._upkeep(_MERGING):
@@ -1699,7 +1707,7 @@ class Log:
     def tidy(self) -> None:
         """Write a checkpoint of the table, and delete old entries of its log. A failure is kept as a problem."""
         with self._lock, self._upkeep(_TIDYING):
-            self._states.check_untouched()
+            self._states.look_into()
             self.store.tidy(now=True)
             self._put_off.pop(_TIDYING, None)
 

@@ -113,6 +113,7 @@ def vacuum(
     if unknown:
         due, strays = due | strays, set()
     if due and not dry_run:
+        states.look_into()  # before files go by which it can be told what others did
         store.check_writable()
         if age < PLANNED_MS:
             # Other engines do not flush what they write: neither the files that replace others, nor their entries.

@@ -168,7 +168,7 @@ def verify_log(log: CaptureLog, *, since: Antichain | None = None) -> VerifyRepo
     unread: str | None = None
     try:
         log.refresh()
-        log.progress(), log.frontier()
+        log.progress(), log.frontier(), log.since()
     except (LogFormatError, ProtocolError, LogDamagedError, pa.ArrowException) as error:
         if not log.foreign_changes():
             raise

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from spark_timely.errors import ForeignChangeError
+from spark_timely.errors import ForeignChangeError, InvalidUsageError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
 
@@ -237,3 +238,130 @@ def test_a_raised_log_counts_from_what_it_had(tmp_path: Path) -> None:
     assert facts["before"] == [0, 0]
     raised = log.format.raised(7, (24, 2))
     assert json.loads(raised.facts())["before"] == [24, 2]
+
+
+def test_a_stream_of_which_all_rows_are_deleted_is_missed(tmp_path: Path) -> None:
+    """Its messages, its progress, and what else names it: it had copied a capability."""
+    log = create_log(str(tmp_path / "log"), SCHEMA, minimum=(0,), merge_every=None)
+    log.writer("a", owner="me").append([{"_time": 3, "v": 1}], advance_to=2)
+    log.writer("b", owner="me").append([{"_time": 2, "v": 100}], advance_to=2)
+    log.writer("a", owner="me").append([], advance_to=9)
+    DeltaTable(log.path).delete("_stream = 'b'")
+    clean_up(log.path)
+    with pytest.raises(ForeignChangeError):
+        open_log(log.path).frontier()
+
+
+def test_a_retainer_that_is_gone_is_missed(tmp_path: Path) -> None:
+    log = filled(tmp_path, "stream")
+    log.retain("report", [2], owner="nightly")
+    clean_up(log.path)
+    assert "report" in open_log(log.path).retainers()
+    DeltaTable(log.path).delete("_event = 'retain'")
+    clean_up(log.path)
+    with pytest.raises(ForeignChangeError):
+        open_log(log.path).messages()
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_files_that_a_vacuum_took_from_a_quiet_log_are_no_change(tmp_path: Path, between: bool) -> None:
+    """Each night another program orders the files, cleans up, and deletes what it has replaced."""
+    log = filled(tmp_path, "stream")
+    before = log.messages().num_rows
+    for _ in range(2):
+        DeltaTable(log.path).optimize.z_order(["_time"])
+        if between:
+            assert open_log(log.path).messages().num_rows == before
+        clean_up(log.path)
+        DeltaTable(log.path).optimize.z_order(["_seq"])
+        DeltaTable(log.path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+        assert not open_log(log.path).foreign_changes()
+        assert open_log(log.path).messages().num_rows == before
+    DeltaTable(log.path).delete("_event = 'message' AND v = 52")
+    clean_up(log.path)
+    assert open_log(log.path).foreign_changes()
+
+
+def files_of(path: str, seq: int) -> list[str]:
+    """Return the files of messages of one commit of stream `a`."""
+    paths = pa.table(DeltaTable(path).get_add_actions())["path"].to_pylist()
+    return [each for each in paths if f"message/a-{seq:012}" in each]
+
+
+def swap(path: str) -> None:
+    """Have another program rewrite two commits in silence: a row of one is lost, one of the other is there twice."""
+    table = DeltaTable(path)
+    paths = [each for seq in (2, 3) for each in files_of(path, seq)]
+    rows = table.to_pyarrow_table(filters=[("_event", "=", "message"), ("_seq", "in", [2, 3])]).sort_by("v")
+    rows = pa.concat_tables([rows.slice(1), rows.slice(rows.num_rows - 1)]).drop_columns(["_event"])
+    name = "_event=message/part-00000-swapped.c000.snappy.parquet"
+    pq.write_table(rows, Path(path, name))
+    version, now = table.version() + 1, int(time.time() * 1000)
+    add = {
+        "path": name,
+        "partitionValues": {"_event": "message"},
+        "size": Path(path, name).stat().st_size,
+        "modificationTime": now,
+        "dataChange": False,
+        "stats": json.dumps({"numRecords": rows.num_rows}),
+    }
+    actions: list[dict[str, Any]] = [{"commitInfo": {"operation": "OPTIMIZE", "timestamp": now}}, {"add": add}]
+    actions += [{"remove": {"path": each, "dataChange": False, "deletionTimestamp": now}} for each in paths]
+    assert len(paths) == 2
+    Path(path, "_delta_log", f"{version:020}.json").write_text("\n".join(map(json.dumps, actions)))
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_own_upkeep_looks_before_it_cleans_up(tmp_path: Path, reopened: bool) -> None:
+    log = filled(tmp_path, "stream")
+    writer = open_log(log.path).writer("a", owner="me")
+    swap(log.path)
+    if reopened:
+        writer = open_log(log.path).writer("a", owner="me")
+    for time_ in range(7, 60):
+        writer.append(pa.table({"_time": [time_], "v": [1]}), advance_to=time_)
+    assert [each.operation for each in writer.log.foreign_changes()] == ["OPTIMIZE"]
+    with pytest.raises(ForeignChangeError):
+        open_log(log.path).messages()
+
+
+def test_numbers_are_asked_where_nobody_looked(tmp_path: Path) -> None:
+    log = filled(tmp_path, "stream")
+    swap(log.path)
+    quiet = open_log(log.path, merge_every=None)
+    quiet.writer("a", owner="me").append([], advance_to=7)
+    newest = DeltaTable(log.path).version()
+    DeltaTable(log.path).create_checkpoint()
+    clean_up(log.path, below=newest)
+    for _ in range(2):  # and once more behind a commit of a writer that has not looked
+        with pytest.raises(ForeignChangeError):
+            open_log(log.path).messages()
+        writer = open_log(log.path, merge_every=None).writer("b", owner="me")
+        writer.append([], advance_to=writer.state.frontier.elements[0][0] + 1)
+
+
+def test_a_token_is_of_what_a_look_finds_too(tmp_path: Path) -> None:
+    log = filled(tmp_path, "stream")
+    DeltaTable(log.path).delete("_event = 'message' AND v = 52")
+    with pytest.raises(ForeignChangeError) as shown:
+        open_log(log.path).messages()
+    swap(log.path)
+    with pytest.raises(InvalidUsageError, match="OPTIMIZE") as refused:
+        open_log(log.path).accept_change(shown.value.context["token"])
+    report = open_log(log.path).accept_change(refused.value.context["token"])
+    assert report.commits == 3
+    assert not open_log(log.path).verify().problems
+
+
+def test_what_the_token_is_not_of_stays_a_problem(tmp_path: Path) -> None:
+    log = filled(tmp_path, "stream")
+    DeltaTable(log.path).delete("_event = 'message' AND v = 52")
+    [path] = files_of(log.path, 2)
+    rows = pq.read_table(Path(log.path, path))
+    place = rows.schema.get_field_index("v")
+    pq.write_table(rows.set_column(place, "v", pa.array([777] * rows.num_rows, pa.int64())), Path(log.path, path))
+    with pytest.raises(ForeignChangeError) as shown:
+        open_log(log.path).messages()
+    open_log(log.path).accept_change(shown.value.context["token"])
+    [problem] = open_log(log.path).verify().problems
+    assert "stream 'a' at seq=2: found other messages than were written" in problem

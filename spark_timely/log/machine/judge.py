@@ -52,8 +52,9 @@ REMEMBERED: Final = 50_000
 GONE: Final = "#gone"
 """The stream of the rows of the ledger that say how many messages are gone; the one with the greatest number counts."""
 FORGOTTEN: Final = "forgotten"
-JOINED: Final = "joined"
-"""Why a row of the ledger was written, where it is for no token."""
+"""Why a row of the ledger was written that is for no token."""
+JOINED: Final = "#joined"
+"""The stream of the rows of the ledger that name one, as `_query`: what deletes all rows of a stream leaves them."""
 
 # Between a path and its deletion vector: no path has it.
 _MASKED_BY: Final = "\n"
@@ -113,6 +114,9 @@ class Watcher(Protocol):
     def vouched(self, step: Step, live: Container[str]) -> None:
         """Take notice of an entry of ours, and of what was live before it."""
 
+    def right(self, paths: Iterable[str]) -> None:
+        """Take notice of files that have the rows of those in whose place they are."""
+
 
 @dataclass(frozen=True, slots=True)
 class ForeignChange:
@@ -157,6 +161,8 @@ class Judgement(NamedTuple):
         By version. While there is one, nothing is delivered.
     state : str
         What tells this difference from any other: its entries and its files. Empty where nothing is open.
+    commits : tuple of (str, str, int, int), or None
+        Ranges of streams and of numbers in which each commit is that may have other messages; None where it may be any.
     put_back : mapping of str to (frozenset of str, frozenset of str)
         By kind of event but messages the files that are missing, and those that should not be there.
     housekeeping : tuple of ForeignChange
@@ -166,6 +172,7 @@ class Judgement(NamedTuple):
     open: tuple[ForeignChange, ...]
     housekeeping: tuple[ForeignChange, ...]
     state: str = ""
+    commits: tuple[tuple[str, str, int, int], ...] | None = ()
     put_back: Mapping[str, tuple[frozenset[str], frozenset[str]]] = MappingProxyType({})
 
 
@@ -424,6 +431,7 @@ class Judge:
         """
         whole, tried = course.marked, False
         numbers: Numbers | None = None
+        judge: Judge | None = None
         for number in range(len(course.steps) + 1):  # one turn, as a rule
             behind = course.steps[number - 1] if number else None
             if behind is not None:
@@ -432,14 +440,31 @@ class Judge:
                     continue
             files = evidence.files(course.begin + number)
             if files is None:
+                tried = tried or (number < len(course.steps) and not whole and not _is_quiet(course.steps[number]))
                 continue
             judge = cls.whole_at(form, course.begin + number, files, raised=raised, remembered=remembered)
             if not whole:
+                if not judge._is_readable(evidence):
+                    # Deleted since: later files tell as much, unless somebody says that rows were changed.
+                    tried = number < len(course.steps) and not _is_quiet(course.steps[number])
+                    continue
                 numbers, tried = judge._numbers(judge._known, set(judge._live), evidence), True
             if whole or (numbers is not None and not any(numbers)):
                 judge.take(course.steps[number:])
                 return judge
+        if tried and judge is not None and judge.version < course.begin + len(course.steps):
+            files = evidence.files(course.begin + len(course.steps))
+            judge = (
+                None if files is None else cls.whole_at(form, course.begin + len(course.steps), files, raised=raised)
+            )
+            numbers = None if judge is None else judge._numbers(judge._known, set(judge._live), evidence)
         return numbers
+
+    @classmethod
+    def count(cls, form: LogFormat, version: int, files: Iterable[FileIndex], evidence: Evidence) -> Numbers | None:
+        """Return where messages and progress differ at a version; None where progress, or since, is not whole."""
+        judge = cls.whole_at(form, version, files)
+        return judge._numbers(judge._known, set(judge._live), evidence)
 
     def copied(self) -> Judge:
         """Return the same in an object of its own."""
@@ -487,7 +512,14 @@ class Judge:
         said, self._housekeeping = tuple(self._housekeeping), []
         if not self._open:
             return Judgement((), said)
-        return Judgement(self._open, said, self._state(), self._put_back())
+        return Judgement(self._open, said, self._state(), self._commits(), self._put_back())
+
+    def _commits(self) -> tuple[tuple[str, str, int, int], ...]:
+        """Return what statistics say of the messages that differ: the streams and numbers between which they are."""
+        keys = [key for side in self._parts("message") for key in side]
+        ends = [(known.files, known.place) for known in map(self._known.__getitem__, keys)]
+        found = ((str(f.stream_lo[i]), str(f.stream_hi[i]), int(f.seq_lo[i]), int(f.seq_hi[i])) for f, i in ends)
+        return tuple(sorted(set(found)))
 
     def _state(self) -> str:
         """Return what tells the difference from any other; of messages alone, if they differ: the rest is put back."""
@@ -847,7 +879,10 @@ class Judge:
         if min(*rows[0], *rows[1], 0) < 0 or sum(rows[0]) != sum(rows[1]):
             return False
         kept = [self._kept_rows(sorted(keys), None, evidence) for keys in (missing, extra)]
-        return kept[0] is not None and kept[1] is not None and kept[0].equals(kept[1])
+        same = kept[0] is not None and kept[1] is not None and kept[0].equals(kept[1])
+        if same and self.strange is not None:
+            self.strange.right(map(_path, extra))
+        return same
 
     def _kept_rows(self, keys: Sequence[str], since: Antichain | None, evidence: Evidence) -> pa.Table | None:
         """Return the messages in files that stay, by hash, and how often each is there; None if a file is gone."""
@@ -960,7 +995,7 @@ class Judge:
         if by_event["since"]:
             tables = self._tables(by_event["since"], evidence)
             found = self._since_in(tables)
-            if found is None:
+            if found is None or not self._has_all_retainers(tables, by_event["retain"], evidence):
                 return None
             since = found
         tables = self._tables(by_event["ledger"], evidence)
@@ -990,6 +1025,30 @@ class Judge:
         if should is not None and should != there.total():
             differing["", -1] = (should, there.total())
         return Numbers(differing, beyond)
+
+    def _has_all_retainers(self, since: Sequence[pa.Table] | None, keys: Iterable[str], evidence: Evidence) -> bool:
+        """Return whether there are as many retainers as the newest rows of since say."""
+        rows = pa.concat_tables(since or ())
+        newest = pc.max(rows["_seq"]).as_py()
+        wanted = pc.max(rows.filter(pc.equal(rows["_seq"], newest))["_count"]).as_py() or 0
+        tables = self._tables(keys, evidence)
+        if tables is None:
+            return False
+        notes = {
+            note for table in tables for note in table.filter(pc.equal(table["_seq"], newest))["_note"].to_pylist()
+        }
+        return self.form.before is None or len(notes) == wanted
+
+    def _is_readable(self, evidence: Evidence) -> bool:
+        """Return whether the files are there by which numbers are told."""
+        for key in self._live.values():
+            index, place, event, _ = self._known[key]
+            one = event == "message" and index.rows[place] >= 0 and index.seq_lo[place] == index.seq_hi[place]
+            if event == "dead" or (one and index.lone_streams()[place]):
+                continue
+            if evidence.rows(_path(key), _vector(key), "message" if event == "message" else "progress") is None:
+                return False
+        return True
 
     def _counted(
         self, known: Mapping[str, _Known], keys: Iterable[str], evidence: Evidence
@@ -1084,7 +1143,7 @@ class Ledger(NamedTuple):
         gone = rows.filter(pc.equal(rows["_stream"], GONE))
         said = zip(gone["_seq"].to_pylist(), gone["_rows"].to_pylist(), gone["_reason"].to_pylist(), strict=True)
         valid = [(seq, n_rows) for seq, n_rows, reason in said if reason == FORGOTTEN or reason in form.accepted]
-        joined = rows.filter(pc.equal(rows["_reason"], JOINED))["_stream"].to_pylist()
+        joined = rows.filter(pc.equal(rows["_stream"], JOINED))["_query"].to_pylist()
         return cls(counts, max(valid, default=(0, 0))[1], frozenset(joined))
 
     def messages(self, form: LogFormat, newest: Mapping[str, StreamState]) -> int | None:
@@ -1117,6 +1176,14 @@ def newest_since(form: LogFormat, files: FileIndex, evidence: Evidence) -> Antic
 def wanted_messages(form: LogFormat, progress: Sequence[pa.Table], since: Antichain) -> dict[tuple[str, int], int]:
     """Return how many messages each commit has by progress that may not be forgotten in part."""
     return Judge(form, 0)._wanted(progress, since)[0]
+
+
+def _is_quiet(step: Step) -> bool:
+    """Return whether an entry is ours, or says of all that it does to judged kinds that it changes no rows."""
+    entry, events = step.entry, step.added.events.tolist()
+    added = [add for add, event in zip(entry.adds, events, strict=True) if event in _JUDGED_EVENTS]
+    loud = any(each.data_change and each.event in _JUDGED_EVENTS for each in entry.removed)
+    return changes_nothing(step) or not (loud or any(add.get("dataChange") is not False for add in added))
 
 
 def changes_nothing(step: Step) -> bool:

@@ -264,6 +264,10 @@ class Strange:
         # By version what others made, and versions of which only that is known.
         self._made: dict[int, _Made] = {}
         self._named: frozenset[int] = frozenset()
+        # Entries that are known to have changed rows: what is made of theirs is compared with what they left.
+        self.passed: frozenset[int] = frozenset()
+        # Of these entries that are cleaned up: whether what they made is right numbers have to tell.
+        self.unread: frozenset[int] = frozenset()
         # Those among these that are to be looked at, or more; None: to be told.
         self._listed: frozenset[int] | None = None
         # By path the version that made a file.
@@ -276,6 +280,7 @@ class Strange:
         """Return the same in an object of its own."""
         other = Strange()
         other._named, other._listed = self._named, self._listed
+        other.unread, other.passed = self.unread, self.passed
         for name in ("_made", "_origin", "_good", "_bad"):
             setattr(other, name, dict(getattr(self, name)))
         return other
@@ -283,6 +288,7 @@ class Strange:
     def forget(self) -> None:
         """Forget what others made, but not what was found: no two files have one name."""
         self._made, self._named, self._origin, self._listed = {}, frozenset(), {}, None
+        self.unread = frozenset()
 
     # Following
 
@@ -301,7 +307,7 @@ class Strange:
         mark = max(marks, key=lambda entry: entry.judged or 0, default=None)  # the newest of those that say the same
         named = {each.version for each in course.steps if each.version <= version and not changes_nothing(each)}
         named |= frozenset() if mark is None else mark.unlooked
-        self._named = frozenset(each for each in named if each > raised)
+        self._named, self.unread = frozenset(each for each in named if each > raised), frozenset()
 
     def take(
         self, step: Step, out: Sequence[tuple[FileIndex, int]] | None, new: frozenset[str], *, whole: bool
@@ -363,9 +369,10 @@ class Strange:
         for version in list(self._made if self._listed is None else self._listed):
             if version not in entry.unlooked:
                 paths = self._made[version].made.paths.tolist()
-                self._found_good(path for path in paths if path in live)
+                self.right(path for path in paths if path in live)
 
-    def _found_good(self, paths: Iterable[str]) -> None:
+    def right(self, paths: Iterable[str]) -> None:
+        """Take notice of files that have the rows of those in whose place they are."""
         self._listed = None
         self._good.update(dict.fromkeys(paths))
         for path in list(islice(self._good, max(len(self._good) - _REMEMBERED, 0))):
@@ -434,7 +441,7 @@ class Strange:
         -----
         Cost: two or three columns of these files, and of replaced ones whose statistics do not tell.
         """
-        for version in sorted(self._named):  # one turn per entry that a mark names
+        for version in sorted(self._named - self.unread):  # one turn per entry that a mark names
             self._read(form, version, evidence)
         waiting = self._waiting(live)
         if not waiting:
@@ -443,7 +450,7 @@ class Strange:
         done: set[int] = set()
         takers = self._takers(live)
         for version in sorted(waiting):  # one turn per entry of others
-            if version in done or not self._waits(self._made[version], live):
+            if version in done or version in self.passed or not self._waits(self._made[version], live):
                 continue
             group = self._group(version, live, takers)
             done |= group
@@ -462,7 +469,7 @@ class Strange:
             return
         right = _Look(form, live, evidence, since, entries).is_right()
         if right:
-            self._found_good(paths)
+            self.right(paths)
         elif right is not None:
             # The first of them is the one before which nothing is wrong.
             self._bad[frozenset(paths)] = _Wrong(entries[0].change(), max(group), _since_files(live))
@@ -470,6 +477,9 @@ class Strange:
     def _read(self, form: LogFormat, version: int, evidence: Evidence) -> None:
         """Read what an entry made of which a mark says that nobody has looked into it."""
         step = None if version in self._made else evidence.step(version)
+        if step is None and version not in self._made:
+            self.unread |= {version}  # cleaned up: numbers are left to tell
+            return
         if step is not None and not step.entry.ours:
             chosen = (step.added.events == "message") & np.array(
                 [path not in self._origin for path in step.added.paths.tolist()], np.bool_
@@ -491,15 +501,18 @@ class Strange:
                     whole=version - 1 if whole else None,
                 )
             )
-        # Where the entry was cleaned up, what it made is believed: what it replaced is gone too, as a rule.
         self._named, self._listed = self._named - {version}, None
+
+    def believed(self) -> None:
+        """Take notice that numbers are right where entries are cleaned up that nobody has looked into."""
+        self._named, self.unread, self._listed = self._named - self.unread, frozenset(), None
 
     def _group(self, version: int, live: LiveFiles, takers: Mapping[str, int]) -> set[int]:
         """Return the entries that are looked at together: those that made of each other's files."""
         group, waiting = set[int](), [version]
         while waiting:  # one turn per entry
             at = waiting.pop()
-            if at in group:
+            if at in group or at in self.passed:
                 continue
             group.add(at)
             made = self._made[at]

@@ -115,7 +115,8 @@ class Guard:
             return found
         # Where what entries tell may not be accepted nothing may.
         state = f"{found.state}\n{self._strange.state(live)}" if found.state or not found.open else ""
-        return found._replace(open=tuple(sorted((*found.open, *wrong), key=lambda each: each.version)), state=state)
+        every = tuple(sorted((*found.open, *wrong), key=lambda each: each.version))
+        return found._replace(open=every, state=state, commits=None)
 
     def _by_looks(self, form: LogFormat, live: LiveFiles) -> tuple[ForeignChange, ...]:
         """Return what looks into files have told, of what is guarded."""
@@ -140,8 +141,24 @@ class Guard:
         -----
         Cost: nothing where all files are ours, or were looked into; else two or three columns of each that is wanted.
         """
-        if form.guarded_from is not None and not self._by_entries(form, version, live).open:
-            self._strange.look(form, live, self._evidence, chosen)
+        if form.guarded_from is None:
+            return
+        found = self._by_entries(form, version, live)
+        if self._lost is not None:
+            return  # numbers have told already
+        self._strange.passed = frozenset(each.version for each in found.open if "message" in each.changes)
+        self._strange.look(form, live, self._evidence, chosen)
+        if self._strange.unread:
+            self._count(form, version, live)
+
+    def _count(self, form: LogFormat, version: int, live: LiveFiles) -> None:
+        """Judge by numbers where the entries are cleaned up that made files into which nobody has looked."""
+        numbers = Judge.count(form, version, _indexes(live), self._evidence)
+        if numbers is not None and not any(numbers):
+            self._strange.believed()
+            return
+        self._judge, self._calm = None, None
+        self._lost = version, _by_numbers(version, numbers, ())
 
     def _by_entries(self, form: LogFormat, version: int, live: LiveFiles) -> Judgement:
         """Return what entries alone tell."""
@@ -214,7 +231,8 @@ def _by_numbers(version: int, numbers: Numbers | None, steps: Sequence[Step]) ->
     since = [step.version for step in steps if not changes_nothing(step)]
     said = [since, sorted(map(str, numbers.differing.items()))]
     state = hashlib.sha256(json.dumps(said).encode()).hexdigest()
-    return Judgement((change,), (), state)
+    differing = tuple((stream, stream, seq, seq) for stream, seq in numbers.differing)
+    return Judgement((change,), (), state, None if since else differing)
 
 
 def _indexes(live: LiveFiles) -> list[FileIndex]:
