@@ -1040,7 +1040,7 @@ class Judge:
         return self.form.before is None or len(notes) == wanted
 
     def _is_readable(self, evidence: Evidence) -> bool:
-        """Return whether the files are there by which numbers are told."""
+        """Return whether the files are there that numbers come from."""
         for key in self._live.values():
             index, place, event, _ = self._known[key]
             one = event == "message" and index.rows[place] >= 0 and index.seq_lo[place] == index.seq_hi[place]
