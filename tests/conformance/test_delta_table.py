@@ -160,6 +160,7 @@ def test_create_is_one_commit_with_the_unclaimed_capabilities(path: Path) -> Non
     assert (row["_event"], row["_stream"], row["_time"], row["_delta"], row["_count"]) == ("progress", "#open", 0, 3, 3)
     facts = json.loads(table.schema().fields[0].metadata["timely.log"])
     assert facts.pop("guardedFrom") == 0
+    assert facts.pop("before") == [0, 0]
     assert facts == {"version": 4, "kind": "stream", "times": ["long"], "minimum": [0], "nullable": {"v": True}}
     assert table.metadata().partition_columns == ["_event"]
 
