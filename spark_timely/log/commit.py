@@ -88,6 +88,7 @@ def open_stream(
         if plan.donor is not None:
             states.check_may_continue({plan.donor.stream})
             apps.append((app_id(plan.donor.stream), plan.donor.seq))
+            store.check_writable()
             return _written(states, new, [joined_file(store, name)], apps)
         return _written(states, new, (), apps)
 
@@ -287,7 +288,8 @@ class _StreamAttempt(Attempt):
         return newest is not None and newest.seq >= wanted.seq
 
     def discard(self) -> None:
-        discard(self.states.store.storage, self.progress)
+        ledger = [file for file in self.files if file.event == "ledger"]
+        discard(self.states.store.storage, [*self.progress, *ledger])
 
 
 @dataclass(frozen=True, slots=True)
