@@ -58,6 +58,8 @@ _MOST_MADE: Final = 1000
 _FEW: Final = 8
 # There are places for as many commits as this, however few the rows are.
 _COUNTED: Final = 1 << 16
+# Rows of one commit one after the other, on the average, from which on runs are worth it.
+_RUN: Final = 8
 
 
 # Counts ---------------------------------------------------------------------------------------------------------------
@@ -154,13 +156,22 @@ def count(domain: TimeDomain, rows: pa.Table, since: Antichain | None) -> Counts
     if n_keys <= max(_COUNTED, len(seqs)):
         # A place for each commit that there may be: one pass over the rows for each number, in any order of theirs.
         keys = seqs - least if alone else codes * span + (seqs - least)
-        n_rows = np.bincount(keys, minlength=n_keys)
-        there = np.flatnonzero(n_rows)
         lows = np.full((domain.arity, n_keys), np.iinfo(np.int64).max)
         highs = np.full((domain.arity, n_keys), np.iinfo(np.int64).min)
+        starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+        # Commits that were put behind one another: their runs are few, and each is reduced at once.
+        in_runs = len(starts) * _RUN <= len(keys)
+        of = keys[starts] if in_runs else keys
+        n_rows = np.zeros(n_keys, np.int64)
+        if in_runs:
+            np.add.at(n_rows, of, np.diff(starts, append=len(keys)))
+        else:
+            n_rows = np.bincount(keys, minlength=n_keys)
         for place in range(domain.arity):
-            np.minimum.at(lows[place], keys, times[:, place])
-            np.maximum.at(highs[place], keys, times[:, place])
+            column = times[:, place]
+            np.minimum.at(lows[place], of, np.minimum.reduceat(column, starts) if in_runs else column)
+            np.maximum.at(highs[place], of, np.maximum.reduceat(column, starts) if in_runs else column)
+        there = np.flatnonzero(n_rows)
         return Counts(names[there // span], there % span + least, n_rows[there], lows[:, there].T, highs[:, there].T)
     order = np.lexsort([seqs, codes])
     codes, seqs, times = codes[order], seqs[order], times[order]
