@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.canonical.row_hash import RowHasher
-from spark_timely.errors import TimelyError
+from spark_timely.errors import DataLossError, TimelyError
 from spark_timely.log.machine.since import is_later
 from spark_timely.log.machine.state import OPEN_STREAM, StreamState, states_by_seq
 from spark_timely.protocol.note import Note, as_base
@@ -174,6 +174,10 @@ class Judgement(NamedTuple):
     state: str = ""
     commits: tuple[tuple[str, str, int, int], ...] | None = ()
     put_back: Mapping[str, tuple[frozenset[str], frozenset[str]]] = MappingProxyType({})
+
+
+class _GoneError(Exception):
+    """A file is deleted, or masked by a vector, that would have to be read."""
 
 
 class Course(NamedTuple):
@@ -444,11 +448,13 @@ class Judge:
                 continue
             judge = cls.whole_at(form, course.begin + number, files, raised=raised, remembered=remembered)
             if not whole:
-                if not judge._is_readable(evidence):
-                    # Deleted since: later files tell as much, unless somebody says that rows were changed.
+                try:
+                    numbers = judge._numbers(judge._known, set(judge._live), evidence)
+                except _GoneError:
+                    # Deleted since: later files tell as much, unless an entry says that it changed rows.
                     tried = number < len(course.steps) and not _is_quiet(course.steps[number])
                     continue
-                numbers, tried = judge._numbers(judge._known, set(judge._live), evidence), True
+                tried = True
             if whole or (numbers is not None and not any(numbers)):
                 judge.take(course.steps[number:])
                 return judge
@@ -464,7 +470,10 @@ class Judge:
     def count(cls, form: LogFormat, version: int, files: Iterable[FileIndex], evidence: Evidence) -> Numbers | None:
         """Return where messages and progress differ at a version; None where progress, or since, is not whole."""
         judge = cls.whole_at(form, version, files)
-        return judge._numbers(judge._known, set(judge._live), evidence)
+        try:
+            return judge._numbers(judge._known, set(judge._live), evidence)
+        except _GoneError:
+            return None
 
     def copied(self) -> Judge:
         """Return the same in an object of its own."""
@@ -983,28 +992,38 @@ class Judge:
         Asked where no entry leads from a mark to a state: values may have changed unseen. Commits that may be
         forgotten, in whole or in part, are passed over.
         """
-        numbers = self._numbers(known, live, evidence)
+        try:
+            numbers = self._numbers(known, live, evidence)
+        except _GoneError:
+            return False
         return numbers is not None and not any(numbers)
 
     def _numbers(self, known: Mapping[str, _Known], live: set[str], evidence: Evidence) -> Numbers | None:
-        """Return where live messages and progress differ; None where progress is not whole, or since cannot be told."""
+        """Return where live messages and progress differ; None where progress is not whole, or since cannot be told.
+
+        Raises
+        ------
+        _GoneError
+            If a file is deleted that would have to be read.
+        """
         events = (*_JUDGED_EVENTS, "ledger")
         by_event = {event: [key for key in live if known[key].event == event] for event in events}
-        progress = self._tables(by_event["progress"], evidence)
+        parts = {event: self._tables(by_event[event], evidence) for event in events if event != "message"}
+        if None in parts.values():
+            raise _GoneError
+        progress, ledger_rows = parts["progress"], parts["ledger"]
         since = self.form.domain.minimum_frontier
         if by_event["since"]:
-            tables = self._tables(by_event["since"], evidence)
-            found = self._since_in(tables)
-            if found is None or not self._has_all_retainers(tables, by_event["retain"], evidence):
+            found = self._since_in(parts["since"])
+            if found is None or not self._has_all_retainers(parts["since"] or (), parts["retain"] or ()):
                 return None
             since = found
-        tables = self._tables(by_event["ledger"], evidence)
-        if not progress or tables is None:
+        if not progress:
             return None
-        ledger = Ledger.of(self.form, tables)
+        ledger = Ledger.of(self.form, ledger_rows or ())
         newest = self._newest_of_whole(progress, ledger)
         there = self._counted(known, by_event["message"], evidence)
-        if newest is None or there is None:
+        if newest is None:
             return None
         wanted, most = self._wanted(progress, since)
         wanted.update((commit, rows) for commit, rows in ledger.counts.items() if commit in wanted)
@@ -1026,44 +1045,35 @@ class Judge:
             differing["", -1] = (should, there.total())
         return Numbers(differing, beyond)
 
-    def _has_all_retainers(self, since: Sequence[pa.Table] | None, keys: Iterable[str], evidence: Evidence) -> bool:
+    def _has_all_retainers(self, since: Sequence[pa.Table], retain: Sequence[pa.Table]) -> bool:
         """Return whether there are as many retainers as the newest rows of since say."""
-        rows = pa.concat_tables(since or ())
+        rows = pa.concat_tables(since)
         newest = pc.max(rows["_seq"]).as_py()
         wanted = pc.max(rows.filter(pc.equal(rows["_seq"], newest))["_count"]).as_py() or 0
-        tables = self._tables(keys, evidence)
-        if tables is None:
-            return False
-        notes = {
-            note for table in tables for note in table.filter(pc.equal(table["_seq"], newest))["_note"].to_pylist()
-        }
+        every = [table.filter(pc.equal(table["_seq"], newest)) for table in retain]
+        notes = {note for table in every for note in table["_note"].to_pylist()}
         return self.form.before is None or len(notes) == wanted
-
-    def _is_readable(self, evidence: Evidence) -> bool:
-        """Return whether the files are there that numbers come from."""
-        for key in self._live.values():
-            index, place, event, _ = self._known[key]
-            one = event == "message" and index.rows[place] >= 0 and index.seq_lo[place] == index.seq_hi[place]
-            if event == "dead" or (one and index.lone_streams()[place]):
-                continue
-            if evidence.rows(_path(key), _vector(key), "message" if event == "message" else "progress") is None:
-                return False
-        return True
 
     def _counted(
         self, known: Mapping[str, _Known], keys: Iterable[str], evidence: Evidence
-    ) -> Counter[tuple[str, int]] | None:
-        """Return how many messages each commit has in files; None if one is gone."""
+    ) -> Counter[tuple[str, int]]:
+        """Return how many messages each commit has in files."""
         there: Counter[tuple[str, int]] = Counter()
         for key in keys:
             index, place, _, masked = known[key]
             if index.rows[place] >= 0 and index.seq_lo[place] == index.seq_hi[place] and index.lone_streams()[place]:
                 there[index.stream_lo[place], int(index.seq_lo[place])] += int(index.rows[place]) - masked
                 continue
-            table = evidence.rows(_path(key), _vector(key), "message")
-            if table is None:
-                return None
-            there.update(zip(table["_stream"].to_pylist(), table["_seq"].to_pylist(), strict=True))
+            if _vector(key):
+                raise _GoneError
+            try:
+                for part in evidence.keys(_path(key)):  # one turn per row group
+                    found = part.group_by(["_stream", "_seq"]).aggregate([([], "count_all")])
+                    names = found["_stream"].cast(pa.string()).to_pylist()
+                    commits = zip(names, found["_seq"].to_pylist(), strict=True)
+                    there.update(dict(zip(commits, found["count_all"].to_pylist(), strict=True)))
+            except DataLossError as error:
+                raise _GoneError from error
         return there
 
     def _newest_of_whole(self, tables: Sequence[pa.Table], ledger: Ledger) -> dict[str, StreamState] | None:
