@@ -599,13 +599,20 @@ def sealed(text: str, seal: str) -> str:
     return _dumped({**json.loads(text), _SEAL: seal})
 
 
-def seal_of(text: str | None) -> str | None:
-    """Return the hash that `sealed` put into a note; None if there is none."""
-    try:
-        found = json.loads(text or "")
-        return str(found[_SEAL])
-    except (ValueError, LookupError, TypeError):
-        return None
+def unsealed(text: str) -> tuple[str, str | None]:
+    """Return what of a note stays when its commit becomes a base, and the hash that `sealed` put into it, if any.
+
+    Also of what this library does not know: a later one may have written it.
+
+    Examples
+    --------
+    >>> unsealed(sealed('{"base":true,"later":1,"v":2}', "9f3b"))
+    ('{"later":1,"v":2}', '9f3b')
+    """
+    facts = json.loads(text)
+    seal = facts.pop(_SEAL, None)
+    facts.pop("base", None)
+    return _dumped(facts), None if seal is None else str(seal)
 
 
 def as_base(text: str) -> str:

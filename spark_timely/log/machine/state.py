@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 from spark_timely.canonical.content import added, digest_text
 from spark_timely.errors import shown
-from spark_timely.protocol.note import Note, seal_of, sealed
+from spark_timely.protocol.note import Note, sealed, unsealed
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.arrays import IntArray, joined_bounds, minimal
 
@@ -117,8 +117,8 @@ class StreamState:
         What the commit says to programs.
     domain : TimeDomain or None
         Types of the times, to show them.
-    sealed : str or None
-        What the progress rows say that `seal` was; None of a state that was not read.
+    noted : str or None
+        The note as it was read; None of a state that was not read.
     """
 
     stream: str
@@ -135,7 +135,7 @@ class StreamState:
     reason: str
     note: Note
     domain: TimeDomain | None = None
-    sealed: str | None = None
+    noted: str | None = None
 
     def __repr__(self) -> str:
         """Return stream, number, frontier and owner on one line; times as people write them."""
@@ -175,27 +175,31 @@ class StreamState:
         ]
         return hashlib.sha256(json.dumps(values, separators=(",", ":")).encode()).hexdigest()[:16]
 
-    @property
-    def seal(self) -> str:
-        """A hash of all that the progress rows of the commit say, and its note: without one of them it is another.
+    def seal(self, note: str) -> str:
+        """Return a hash of all that the progress rows of the commit say, and its note: one row less is another.
 
-        Whether it is the first commit that the stream still has is no part of it.
+        Parameters
+        ----------
+        note : str
+            As `unsealed` gives it: whether it is the first commit that the stream still has is no part of it.
         """
-        note = replace(self.note, base=False).text()
         before = [self.before.times.tolist(), self.before.counts.tolist()]
         return hashlib.sha256(json.dumps([self.identity, before, note]).encode()).hexdigest()[:16]
 
     @property
     def is_as_written(self) -> bool:
         """Whether the progress rows that say it are those that were written; also where they do not say what was."""
-        return self.sealed is None or self.sealed == self.seal
+        if self.noted is None:
+            return True
+        note, seal = unsealed(self.noted)
+        return seal is None or seal == self.seal(note)
 
     def _values(self) -> tuple[object, ...]:
         bounds = None if self.bounds is None else tuple(map(tuple, np.asarray(self.bounds).tolist()))
         others = (
             getattr(self, item.name)
             for item in dataclasses.fields(self)
-            if item.name not in ("bounds", "domain", "sealed")
+            if item.name not in ("bounds", "domain", "noted")
         )
         return (*others, bounds)
 
@@ -397,10 +401,12 @@ def batch_rows(form: LogFormat, state: StreamState) -> pa.Table:
     if state.bounds is not None:
         for names, bound in zip(domain.bound_columns, state.bounds.tolist(), strict=True):
             values.update(zip(names, bound, strict=True))
+    note = state.note.text()
+    note = sealed(note, state.seal(unsealed(note)[0]))
     columns: dict[str, object] = {
         "_delta": deltas,
         "_count": counts,
-        "_note": np.array([sealed(state.note.text(), state.seal), *[None] * (n - 1)], dtype=object),
+        "_note": np.array([note, *[None] * (n - 1)], dtype=object),
         **{name: times[:, i] for i, name in enumerate(domain.columns)},
     }
     # A number is a valid value for a date or a timestamp column.
@@ -458,7 +464,7 @@ def batch_state(form: LogFormat, rows: pa.Table) -> StreamState:
         reason=first["_reason"] or "",
         note=Note.parse(noted[0].as_py() if len(noted) else None),
         domain=domain,
-        sealed=seal_of(noted[0].as_py() if len(noted) else None),
+        noted=noted[0].as_py() if len(noted) else None,
     )
 
 
