@@ -1,9 +1,10 @@
 """Count through how many files the library goes for one unit of work: ``bash scripts/run.sh scripts/walk.py``.
 
-Two walks are taken: one micro-batch of three rows through the sink (prepared, written by a task, committed), and one
-step of a dataflow (a filter and a count over one log). Counted are the product's files in which a function was
-called, and the moves from one file to another. The second micro-batch and the second step are counted, in a process
-in which everything is imported. `-v` lists the files.
+Four walks are taken: one micro-batch of three rows through the sink (prepared, written by a task, committed), one step
+of a dataflow (a filter and a count over one log), one step of a continual task (a function of tables over one stream),
+and a peek by key, by an index and where there is none. Counted are the product's files in which a function was called,
+and the moves from one file to another. The second of each is counted, in a process in which everything is imported.
+`-v` lists the files.
 """
 
 from __future__ import annotations
@@ -21,13 +22,18 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import pyarrow as pa  # noqa: E402
+import pytest  # noqa: E402
 
 import spark_timely  # noqa: E402
+from spark_timely.answers.peek import peek  # noqa: E402
 from spark_timely.dataflow.engine.steps import Engine  # noqa: E402
 from spark_timely.dataflow.stream import Scope  # noqa: E402
 from spark_timely.spark.base.schema import spark_schema  # noqa: E402
 from spark_timely.spark.dataflow_tasks import catalog_of  # noqa: E402
+from tests.property.test_continual import idle, no_tasks  # noqa: E402
 from tests.property.test_dataflow import runner  # noqa: E402
+from tests.unit.answers.support import SCHEMA, append, index  # noqa: E402
+from tests.unit.continual.test_engine_rules import Story  # noqa: E402
 from tests.unit.sink.driver import SinkDriver, rows  # noqa: E402
 
 PRODUCT = tuple(f"{ROOT / name}/" for name in ("spark_timely", "datasource", "sink", "conf"))
@@ -100,14 +106,48 @@ def through_a_dataflow(folder: Path) -> dict[str, Walk]:
     return {"step": walk}
 
 
+def through_a_task(folder: Path) -> dict[str, Walk]:
+    """Take one step of a continual task, after another one."""
+    walk = Walk()
+    with pytest.MonkeyPatch.context() as patch:
+        story = Story(folder, patch, ("stream", "inserts"))
+        replica = story.replica()
+        for time in (1, 2):
+            story.write(0, (time, ("a", time), 1), to=time + 1)
+            if time == 1:
+                idle(replica)
+            else:
+                replica.engine.begin()
+                with walk.taken():
+                    replica.engine.step(no_tasks)
+    return {"step": walk}
+
+
+def through_a_peek(folder: Path) -> dict[str, Walk]:
+    """Ask for one key, after another one: with an index, and without."""
+    walks = {}
+    for name in ("by an index", "in the log"):
+        log = spark_timely.create_log(folder / name, SCHEMA, kind="collection", minimum=(0,))
+        append(log, [(1, 1, 1, "a"), (1, 2, 2, "b")], 2)
+        if name == "by an index":
+            index(log, ["k"])
+        walks[name] = Walk()
+        peek(log, keys={"k": [2]})
+        with walks[name].taken():
+            peek(log, keys={"k": [1]})
+    return walks
+
+
 def main() -> int:
-    """Take both walks and print them."""
+    """Take the walks and print them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-v", "--verbose", action="store_true", help="list the files")
     given = parser.parse_args()
     walks: dict[str, Callable[[Path], dict[str, Walk]]] = {
         "a micro-batch of three rows through the sink": through_the_sink,
         "a step of a dataflow": through_a_dataflow,
+        "a step of a continual task": through_a_task,
+        "a peek by key": through_a_peek,
     }
     for what, take in walks.items():
         with tempfile.TemporaryDirectory() as folder:

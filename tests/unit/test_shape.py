@@ -1,0 +1,53 @@
+"""What keeps the product in shape: sizes of files, and what may be in one module alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.size import LARGE, code_lines, sizes
+
+LARGEST = 900
+FACADES = {"spark_timely/dataflow/stream.py", "spark_timely/log/log.py"}
+# Lines of the files above `LARGE`: none grows, and none is added.
+LARGE_FILES = {
+    "spark_timely/cli/parser.py": 838,
+    "spark_timely/cli/verbs.py": 732,
+    "spark_timely/compute/drive/handle.py": 677,
+    "spark_timely/compute/instance.py": 680,
+    "spark_timely/compute/sql.py": 681,
+    "spark_timely/continual/engine.py": 671,
+    "spark_timely/dataflow/engine/steps.py": 675,
+    "spark_timely/dataflow/stream.py": 1023,
+    "spark_timely/dataflow/views.py": 647,
+    "spark_timely/interop/layout.py": 706,
+    "spark_timely/log/files/format.py": 614,
+    "spark_timely/log/files/parquet.py": 601,
+    "spark_timely/log/log.py": 958,
+    "spark_timely/log/machine/judge.py": 863,
+    "spark_timely/log/store/cloud.py": 657,
+    "spark_timely/log/store/delta.py": 883,
+    "spark_timely/log/writer.py": 605,
+    "spark_timely/spark/arrow_bodies.py": 654,
+    "spark_timely/spark/bodies.py": 702,
+    "spark_timely/spark/continual.py": 617,
+}
+
+
+@pytest.fixture(scope="module")
+def lines() -> dict[str, int]:
+    return sizes()
+
+
+def test_no_large_file_grows(lines: dict[str, int]) -> None:
+    grown = {file: n for file, n in lines.items() if n > LARGE_FILES.get(file, LARGE)}
+    assert not grown, f"these grow: {grown}"
+    assert not [file for file, n in lines.items() if n > LARGEST and file not in FACADES]
+
+
+def test_list_of_large_files_is_of_files_that_are_large(lines: dict[str, int]) -> None:
+    assert not [file for file in LARGE_FILES if lines.get(file, 0) <= LARGE]
+
+
+def test_lines_of_code_are_neither_words_nor_empty() -> None:
+    text = '"""Words.\n\nMore."""\n\n# why\nx = [  # one\n    1,\n\n]\n"""Of x."""\ny = """a\nb"""\n'
+    assert code_lines(text) == 5
