@@ -22,7 +22,7 @@ from spark_timely.dataflow.aggregates import avg_of, count, max_of, min_of, sum_
 from spark_timely.dataflow.delays import plus, windows
 from spark_timely.dataflow.engine.arranged import Indexing
 from spark_timely.dataflow.engine.steps import Engine
-from spark_timely.dataflow.stream import Scope
+from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.interop.importing import CaptureTypes, StreamImport
 from spark_timely.interop.writer import capture_bytes
 from spark_timely.log.log import Log, create_log, open_log
@@ -446,10 +446,14 @@ def step(folder: Path, steps: int | None, times: int = 2) -> None:
         engine.step(run)
 
 
-def write_dataflow(folder: Path) -> None:
+def logs_of_dataflow(folder: Path) -> None:
     create_log(folder / "in" / "events", EVENTS, minimum=(0,))
     create_log(folder / "in" / "changes", CHANGES, minimum=(0,))
     create_log(folder / "in" / "facts", PLAIN, minimum=(0,), kind="collection", key="k")
+
+
+def write_dataflow(folder: Path) -> None:
+    logs_of_dataflow(folder)
     feed(folder, range(3))
     step(folder, None)
     feed(folder, range(3, 6))
@@ -472,6 +476,63 @@ def proceed_dataflow(folder: Path) -> None:
     check_refused(folder)
     feed(folder, range(6, 11))
     step(folder, None, times=4)
+
+
+# A dataflow with hints ----------------------------------------------------------------------------------
+
+OF_HINTS = ("pairs", "twice", "firsts", "few firsts", "as of", "top")
+
+
+def hinted(stream: Stream) -> Stream:
+    return stream.exchange("k").broadcast()
+
+
+def hints_of(folder: Path) -> Scope:
+    """Return a dataflow with hints for Spark's plan before its operators, also before some that keep something."""
+    scope = Scope("hints")
+    events, facts = (scope.replay(folder / "in" / name) for name in ("events", "facts"))
+    key = events.select("k", "n")
+    made = {
+        "pairs": hinted(key).join(hinted(key.select("k", m=pc.field("n"))), on="k"),
+        "twice": key.distinct(name="one").concat(hinted(key).distinct(name="two")),
+        "firsts": hinted(events).drop_duplicates("k"),
+        "few firsts": events.drop_duplicates("k").filter("n > 0"),
+        "as of": events.select("k", x=pc.field("n")).join(hinted(facts), on="k", as_of=True),
+        "top": hinted(facts).top(1, by="k", order_by="n"),
+    }
+    assert tuple(made) == OF_HINTS
+    for name, stream in made.items():
+        stream.capture(folder / name)
+    return scope
+
+
+def run_hints(scope: Scope, steps: int | None = None) -> None:
+    engine = Engine(
+        scope.name, scope.sinks, scope.storage, files_of=catalog_of, indexing=AT_ONCE, limits=Limits(times=2)
+    )
+    if steps is None:
+        engine.advance(runner(scope.storage))
+        return
+    engine.begin()
+    for _ in range(steps):
+        engine.step(runner(scope.storage), most=1)
+
+
+def write_hints(folder: Path) -> None:
+    logs_of_dataflow(folder)
+    feed(folder, range(3))
+    run_hints(hints_of(folder))
+    feed(folder, range(3, 6))
+    run_hints(hints_of(folder), steps=1)
+
+
+def read_hints(folder: Path) -> Facts:
+    return {name: log_facts(folder / name) for name in OF_HINTS}
+
+
+def proceed_hints(folder: Path) -> None:
+    feed(folder, range(6, 9))
+    run_hints(hints_of(folder))
 
 
 # A dataflow that stopped --------------------------------------------------------------------------------
@@ -694,6 +755,7 @@ THINGS = [
     Thing("owners", write_owners, read_owners, proceed_owners),
     Thing("sinks", write_sinks, logs_below, proceed_sinks),
     Thing("dataflow", write_dataflow, read_dataflow, proceed_dataflow),
+    Thing("hints", write_hints, read_hints, proceed_hints),
     Thing("failed", write_failed, read_failed, proceed_failed),
     Thing("subscription", write_subscription, read_subscription, proceed_subscription),
     Thing("imports", write_imports, logs_below, proceed_imports),
