@@ -11,8 +11,9 @@ A fingerprint is the number of its scheme and a hash. Scheme 1 hashes each opera
 - types of the times, and names and types of the output's columns.
 
 Left out is what does not tell one answer from another: names of operators, the order in which they were written down,
-`inspect`, `exchange` and `broadcast`, paths, streams and storage options, other outputs, and how it is evaluated. The
-code of functions is left out too, and what `functools.partial` gives them: to mend a function is no change of the plan.
+`inspect`, paths, streams and storage options, and other outputs; and of earlier versions the operators `exchange` and
+`broadcast`, and evaluation by SQL. The code of functions is left out too, and what `functools.partial` gives them: to
+mend a function is no change of the plan.
 
 Invariants
 ----------
@@ -41,7 +42,6 @@ from spark_timely.dataflow.views import (
     Delayed,
     Filter,
     FlatMapped,
-    Hinted,
     Inspected,
     Join,
     Mapped,
@@ -116,7 +116,7 @@ def plans_of(sinks: Sequence[Sink], ids: Mapping[str, str], known: dict[View, st
             if view in known or not all(source in known for source in view.inputs):
                 continue
             below = [known[source] for source in view.inputs]
-            if isinstance(view, Hinted | Inspected):
+            if isinstance(view, Inspected):
                 (known[view],) = below
             elif isinstance(view, Replay) and view.path in writers:
                 mine = writers[view.path]
@@ -241,7 +241,7 @@ def _outline(view: View, ids: Mapping[str, str], writers: Mapping[str, object]) 
     lines: list[str] = []
     left = _MOST_CHARACTERS
     for each in ordered(view):  # one turn per operator
-        if isinstance(each, Hinted | Inspected):
+        if isinstance(each, Inspected):
             continue
         if isinstance(each, Replay):
             own = each.path in writers or each.path not in ids

@@ -188,7 +188,7 @@ class KeptLogs:
                 raise InvalidUsageError(
                     msg,
                     hint="give each of the operators that keep them, or look into them, a name of its own: "
-                    'distinct(name="first"); they differ in nothing but functions, inspect or hints, of which a folder '
+                    'distinct(name="first"); they differ in nothing but functions or inspect, of which a folder '
                     "says nothing",
                     context={"operators": ", ".join(source.name for source in (one, other))},
                 )

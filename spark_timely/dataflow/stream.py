@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import pyarrow as pa
 import pyarrow.acero as acero
@@ -43,7 +43,6 @@ from spark_timely.dataflow.views import (
     Delayed,
     Filter,
     FlatMapped,
-    Hinted,
     Inspected,
     Join,
     Mapped,
@@ -82,10 +81,7 @@ if TYPE_CHECKING:
 
     from spark_timely.dataflow.delays import Delay, Delays
 
-__all__ = ["Evaluation", "Probe", "Scope", "Stream", "types_of"]
-
-Evaluation: TypeAlias = Literal["arrow", "sql"]
-"""What runs a dataflow: see `Dataflow`."""
+__all__ = ["Probe", "Scope", "Stream", "types_of"]
 
 
 class Scope:
@@ -95,8 +91,6 @@ class Scope:
     ----------
     name : str
         Owns the outputs: the same over restarts, another one for each dataflow.
-    evaluation : {"arrow", "sql"}
-        What runs it: see `Dataflow`.
 
     Examples
     --------
@@ -107,15 +101,11 @@ class Scope:
     Stream('replay_1', ['v'])
     """
 
-    def __init__(self, name: str, *, evaluation: Evaluation = "arrow") -> None:
+    def __init__(self, name: str) -> None:
         if not isinstance(name, str) or not name.strip():
             msg = f"could not begin a dataflow: found name={shown(name)}"
             raise InvalidUsageError(msg, hint="give it a name, the same whenever it is started")
-        if evaluation not in ("arrow", "sql"):
-            msg = f"could not begin dataflow {name!r}: found evaluation={shown(evaluation)}"
-            raise InvalidUsageError(msg, hint="use 'arrow' or 'sql'")
         self.name = name
-        self.evaluation = evaluation
         self.sinks: list[Sink] = []
         self.storage: dict[str, dict[str, str]] = {}
         self._named: dict[str, tuple[str, dict[str, str]]] = {}  # by log: the credential, and the options beside it
@@ -166,16 +156,14 @@ class Scope:
         LogMissingError
             If there is no log.
         InvalidUsageError
-            If its times are of other types than those of another log of the dataflow, or it is a collection and
-            ``evaluation="sql"``; or a log that is open is given with options.
+            If its times are of other types than those of another log of the dataflow, or a log that is open is given
+            with options.
         InvalidOptionError
             If there is no credential of that name, or the log's store does not know an option.
         """
         name = self.next_name("replay")
         options = self._options(name, log, credential, storage_options)
         opened = log if isinstance(log, Log) else open_log(log, storage_options=options)
-        if opened.kind == "collection":
-            self.check_updates(name)
         for other in self._leaves.values():
             if other.domain.types != opened.domain.types:
                 here, there = ([kind.value for kind in each.domain.types] for each in (opened, other))
@@ -190,12 +178,6 @@ class Scope:
             self.storage[path] = dict(opened.storage_options)
             self._keep_name(path, credential, storage_options)
         return Stream(self, self._leaves[path])
-
-    def check_updates(self, name: str) -> None:
-        """Refuse updates of a collection where Spark's SQL evaluates the dataflow."""
-        if self.evaluation == "sql":
-            msg = f"could not add operator {name!r}: found updates of a collection with evaluation='sql'"
-            raise InvalidUsageError(msg, hint="use evaluation='arrow': SQL has events alone")
 
     def _options(
         self,
@@ -591,41 +573,6 @@ class Stream:
         self._check_function(name, function)
         return self._made(Inspected(name, self.view.domain, self.schema, (self.view,), function))
 
-    def exchange(self, *by: str) -> Stream:
-        """Hint that rows be brought together by some columns; changes no row.
-
-        With ``evaluation="sql"`` Spark repartitions them: before an expensive function, or a join on the same columns.
-        Else nothing is moved, for a task reads what it needs.
-
-        Parameters
-        ----------
-        *by : str
-            Columns; all of the payload unless given.
-
-        Examples
-        --------
-        >>> from spark_timely.testing import rows_of, stream_of
-        >>> rows_of(stream_of({"_time": [1], "k": ["a"]}).exchange("k"))
-        [{'_time': 1, 'k': 'a'}]
-        """
-        name = self._scope.next_name("exchange")
-        columns = self._given(name, by or None)
-        return self._made(Hinted(name, self.view.domain, self.schema, (self.view,), "exchange", columns))
-
-    def broadcast(self) -> Stream:
-        """Hint that a stream is small enough to be brought to each task of a join; changes no row.
-
-        Of effect with ``evaluation="sql"`` only.
-
-        Examples
-        --------
-        >>> from spark_timely.testing import rows_of, stream_of
-        >>> rows_of(stream_of({"_time": [1], "k": ["a"]}).broadcast())
-        [{'_time': 1, 'k': 'a'}]
-        """
-        name = self._scope.next_name("broadcast")
-        return self._made(Hinted(name, self.view.domain, self.schema, (self.view,), "broadcast"))
-
     def concat(self, *others: Stream) -> Stream:
         """Put streams of the same columns together; the frontier waits for all of them.
 
@@ -675,7 +622,7 @@ class Stream:
         Raises
         ------
         InvalidUsageError
-            If they are updates already, or ``evaluation="sql"``.
+            If they are updates already.
         SchemaMismatchError
             If there is no such column, or its values are no integers.
 
@@ -687,7 +634,6 @@ class Stream:
         """
         name = self._scope.next_name("as_updates")
         self._check_events(name, self)
-        self._scope.check_updates(name)
         if diff is not None:
             self._check_integers(name, diff)
         schema = pa.schema([field for field in self.schema if field.name != diff])
@@ -1038,7 +984,7 @@ class Stream:
         Raises
         ------
         InvalidUsageError
-            For times of several coordinates, and with ``evaluation="sql"``.
+            For times of several coordinates.
         SchemaMismatchError
             If a column is a float, a list, a map or a struct, which tell no rows apart.
 
@@ -1075,7 +1021,7 @@ class Stream:
         ------
         InvalidUsageError
             Of updates of a collection: use `distinct`, `latest` or `top`. If `within` is 0. For times of several
-            coordinates, and with ``evaluation="sql"``.
+            coordinates.
         SchemaMismatchError
             If there is no such column, or it is a float, list, map or struct.
 
@@ -1127,8 +1073,8 @@ class Stream:
         Raises
         ------
         InvalidUsageError
-            For times of several coordinates, and with ``evaluation="sql"``; with `tombstones`, of a collection, without
-            `deleted`, or if they are not kept for at least one unit of time.
+            For times of several coordinates; with `tombstones`, of a collection, without `deleted`, or if they are not
+            kept for at least one unit of time.
         SchemaMismatchError
             If there is no such column, or a key is a float, list, map or struct; with `tombstones`, if the first column
             of `order_by` does not ascend to the newest or is not of the type of the log's times.
@@ -1177,7 +1123,7 @@ class Stream:
         Raises
         ------
         InvalidUsageError
-            If n is no positive number; for times of several coordinates, and with ``evaluation="sql"``.
+            If n is no positive number; for times of several coordinates.
         SchemaMismatchError
             If there is no such column, or a key is a float, list, map or struct.
 
@@ -1226,7 +1172,7 @@ class Stream:
         ------
         InvalidUsageError
             If the function fails without rows, or gives columns of the key; if it would get another column ``_count``,
-            or no column of no key; for times of several coordinates, and with ``evaluation="sql"``.
+            or no column of no key; for times of several coordinates.
         SchemaMismatchError
             If a column is missing, or a key is a float, list, map or struct.
 
@@ -1303,7 +1249,7 @@ class Stream:
         Raises
         ------
         InvalidUsageError
-            For updates of a collection, times of several coordinates, ``evaluation="sql"``, and parameters that do not
+            For updates of a collection, times of several coordinates, and parameters that do not
             go together.
         SchemaMismatchError
             If there is no such column; if a key is a float, list, map or struct; with `tombstones`, if the first column
@@ -1500,9 +1446,6 @@ class Stream:
                 raise InvalidUsageError(msg, hint=error.hint) from error
 
     def _check_history(self, name: str) -> None:
-        if self._scope.evaluation == "sql":
-            msg = f"could not add operator {name!r}: found an operator over all history with evaluation='sql'"
-            raise InvalidUsageError(msg, hint="use evaluation='arrow': SQL sees the rows of one time alone")
         if self.view.domain.arity != 1:
             msg = f"could not add operator {name!r}: found times of {self.view.domain.arity} coordinates"
             raise InvalidUsageError(
@@ -1760,9 +1703,6 @@ class Stream:
                 )
         names = view.schema.names
         doubled = [name for name in names if names.count(name) > 1 or name in view.carried]
-        if self._scope.evaluation == "sql" and not doubled:  # Spark tells no names apart by case
-            lowered = [name.lower() for name in names]
-            doubled = [name for name in names if lowered.count(name.lower()) > 1]
         if doubled:
             msg = f"could not add operator {view.name!r}: found columns {shown(names)} beside {view.carried!r}"
             raise SchemaMismatchError(msg, hint="give each column a name of its own", context={"column": doubled[0]})

@@ -62,7 +62,6 @@ __all__ = [
     "Delayed",
     "Filter",
     "FlatMapped",
-    "Hinted",
     "Inspected",
     "Join",
     "Mapped",
@@ -817,33 +816,6 @@ class Inspected(View):
         del before
         self.function(tables[0], lo, hi)
         return self.apply(tables, wanted)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Hinted(View):
-    """Its input as it is, with a hint for the plan of Spark's DataFrames.
-
-    Attributes
-    ----------
-    kind : {"exchange", "broadcast"}
-    columns : tuple of str
-        By which rows are exchanged.
-    """
-
-    kind: str = "exchange"
-    columns: Names = ()
-
-    def describe(self) -> str:
-        """Return the columns."""
-        return ", ".join(self.columns)
-
-    def needs(self, wanted: Names) -> tuple[Names, ...]:
-        """Return the columns wanted, and those by which rows are exchanged."""
-        return (tuple(dict.fromkeys((*wanted, *self.columns))),)
-
-    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
-        """Hand the rows on."""
-        return tables[0].select(self._times(wanted))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

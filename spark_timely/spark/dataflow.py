@@ -25,7 +25,7 @@ from spark_timely.dataflow.engine.explain import OperatorMetrics, OutputProgress
 from spark_timely.dataflow.engine.outputs import TRIES, check_plans, drop_output, failure_of, passes
 from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, is_cancelled, rest_of
 from spark_timely.dataflow.logs import Sink, existing_logs, open_logs
-from spark_timely.dataflow.stream import Evaluation, Scope
+from spark_timely.dataflow.stream import Scope
 from spark_timely.dataflow.views import leaves_of, packed, unpacked
 from spark_timely.datasource.clock import Alarm
 from spark_timely.datasource.retaining import RetainedPosition
@@ -86,9 +86,6 @@ class Dataflow(Scope):
         Owns the outputs. The same whenever the dataflow is started, and no other dataflow's.
     checkpoint : str
         Checkpoint location of the query.
-    evaluation : {"arrow", "sql"}
-        What runs it. ``arrow``: pyarrow, in one Spark task for each piece of a range. ``sql``: DataFrames, for what
-        fits no task and Spark can spill. The answers are the same.
 
     Examples
     --------
@@ -102,8 +99,8 @@ class Dataflow(Scope):
         query.await_termination()
     """
 
-    def __init__(self, name: str, *, checkpoint: str, evaluation: Evaluation = "arrow") -> None:
-        super().__init__(name, evaluation=evaluation)
+    def __init__(self, name: str, *, checkpoint: str) -> None:
+        super().__init__(name)
         if not isinstance(checkpoint, str) or not checkpoint.strip():
             msg = f"could not begin dataflow {name!r}: found checkpoint={shown(checkpoint)}"
             raise InvalidUsageError(msg, hint="give the location of the query's checkpoint")
@@ -255,15 +252,6 @@ class Dataflow(Scope):
         if len({flow.name for flow in flows}) < len(flows):
             msg = f"could not start dataflow {self.name!r}: found names {shown([flow.name for flow in flows])}"
             raise InvalidUsageError(msg, hint="give each dataflow a name of its own: it owns the outputs")
-        if twice and any(flow.evaluation == "sql" for flow in flows):
-            msg = f"could not start dataflow {self.name!r}: found twice=True with evaluation='sql'"
-            raise InvalidUsageError(msg, hint="test functions with evaluation='arrow': both give the same answer")
-        sql = [flow.name for flow in flows if flow.evaluation == "sql"]
-        if sql and str(spark.conf.get("spark.sql.ansi.enabled")).lower() != "true":
-            msg = f"could not start dataflow {sql[0]!r}: found evaluation='sql' and spark.sql.ansi.enabled=false"
-            raise InvalidUsageError(
-                msg, hint="set it to true in this session: else numbers that do not fit are other numbers"
-            )
         logs: list[dict[str, Log]] = []
         for flow, opened in zip(flows, prepared, strict=True):
             flow._settle_options(spark)
@@ -294,9 +282,7 @@ class Dataflow(Scope):
         else:
             source = spark.readStream.format(_ONE_ROW).option("rowsPerBatch", 1).load()
         limits = Limits(times=max_times_per_step, size_bytes=max_bytes_per_step or _STEP_BYTES)
-        parts = tuple(
-            _Part(flow.name, tuple(flow.sinks), dict(flow.storage), flow.evaluation, flow.task()) for flow in flows
-        )
+        parts = tuple(_Part(flow.name, tuple(flow.sinks), dict(flow.storage), flow.task()) for flow in flows)
         step = _MicroBatch(
             parts,
             limits,
@@ -398,7 +384,6 @@ class _Part:
     name: str
     sinks: tuple[Sink, ...]
     storage: dict[str, dict[str, str]] = field(repr=False)  # credentials are never shown
-    evaluation: str
     task: TaskPart | None = None
 
     def __getstate__(self) -> dict[str, object]:
@@ -447,7 +432,7 @@ class _MicroBatch:
             self.settings = SessionSettings(df.sparkSession)
         self.settings.spark = df.sparkSession
         storage = {path: options for part in self.parts for path, options in part.storage.items()}
-        tasks = SparkTasks(df.sparkSession, storage, self.workers, max_bytes_in_driver=self.driver_bytes)
+        tasks = SparkTasks(df.sparkSession, storage, max_bytes_in_driver=self.driver_bytes)
         rest: float | None = 0.0
         while rest == 0.0:  # one turn, unless the clock cannot be asked for another micro-batch
             try:
@@ -475,7 +460,6 @@ class _MicroBatch:
                 workers=self.workers,
                 shuffle_bytes=self.shuffle_bytes,
                 twice=self.twice,
-                evaluation=part.evaluation,
                 run=self.run,
                 tries=TRIES,
                 retain=retain,

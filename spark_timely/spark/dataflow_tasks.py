@@ -1,8 +1,7 @@
 """Run a dataflow's tasks in Spark's executors: each gets its part of the plan, and reads the log's files itself.
 
-This is the usual evaluation, by pyarrow; `dataflow_sql` is the other one. Files are opened and read as the source
-``timely`` reads them in its own tasks. A job that is small enough runs in the process that plans it, in two threads:
-a job of Spark would cost more than the work.
+Files are opened and read as the source ``timely`` reads them in its own tasks. A job that is small enough runs in the
+process that plans it, in two threads: a job of Spark would cost more than the work.
 
 Invariants
 ----------
@@ -39,9 +38,7 @@ from spark_timely.errors import TimelyInternalError
 from spark_timely.log.background import begun
 from spark_timely.log.commit import discard
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.protocol.replay import default_splits
 from spark_timely.spark.base.shipping import for_task
-from spark_timely.spark.dataflow_sql import run_sql
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -213,8 +210,6 @@ class SparkTasks:
         Classic or Connect; or what calls a function with one, and returns what that gives.
     storage_options : mapping
         By path of the log.
-    workers : int, optional
-        Partitions of what is shuffled; by bytes if not given.
     max_bytes_in_driver : int
         Bytes of input below which a job runs in this process; 0 is for none.
     here_s : float
@@ -228,14 +223,12 @@ class SparkTasks:
         self,
         spark: SparkSession | InSession,
         storage_options: StorageOptions,
-        workers: int | None = None,
         *,
         max_bytes_in_driver: int = DRIVER_BYTES,
         here_s: float = _DRIVER_S,
         now: Callable[[], float] = monotonic.monotonic,
     ) -> None:
         self._in_session: InSession = spark if callable(spark) else lambda act: act(spark)
-        self._workers = workers
         self._storage_options = {path: dict(options) for path, options in storage_options.items()}
         self._driver_bytes = max_bytes_in_driver
         self._here_s, self._now = here_s, now
@@ -254,7 +247,7 @@ class SparkTasks:
         return (
             sum(task.size_bytes for task in tasks) < self._driver_bytes
             and (self._here_since is None or self._now() - self._here_since < self._here_s)
-            and all(task.piece is None and outputs[task.output].evaluation == "arrow" for task in tasks)
+            and all(task.piece is None for task in tasks)
             and not any(calls_functions(outputs[number].view) for number in {task.output for task in tasks})
         )
 
@@ -284,12 +277,8 @@ class SparkTasks:
         self, spark: SparkSession, outputs: Sequence[OutputPlan], tasks: Sequence[Task]
     ) -> list[TaskResult]:
         found: dict[int, TaskResult] = {}
-        kinds = [
-            "sql" if outputs[task.output].evaluation == "sql" else "whole" if task.piece is None else "shuffled"
-            for task in tasks
-        ]
-        for kind, run in (("whole", self._run_whole), ("shuffled", self._run_shuffled), ("sql", self._run_sql)):
-            numbers = [number for number, each in enumerate(kinds) if each == kind]
+        for shuffled, run in ((False, self._run_whole), (True, self._run_shuffled)):
+            numbers = [number for number, task in enumerate(tasks) if (task.piece is not None) is shuffled]
             if numbers:
                 results = run(spark, list(outputs), [tasks[number] for number in numbers])
                 found.update(zip(numbers, results, strict=True))
@@ -311,14 +300,6 @@ class SparkTasks:
             msg = f"a job of {n} tasks gave {len(found)} results, invariant 1 of dataflow.tasks"
             raise TimelyInternalError(msg)
         return [results[number] for number in range(n)]
-
-    def _run_sql(self, spark: SparkSession, plans: list[OutputPlan], todo: list[Task]) -> list[TaskResult]:
-        """Run each range as a job of DataFrames."""
-        found = []
-        for task in todo:  # one turn per output
-            n_tasks = self._workers or default_splits(task.size_bytes)
-            found.append(run_sql(spark, task, plans[task.output], self._storage_options, n_tasks))
-        return found
 
     def _run_shuffled(self, spark: SparkSession, plans: list[OutputPlan], todo: list[Task]) -> list[TaskResult]:
         """Run tasks that are parts of pieces; bucket i of a piece is the result of its task i."""

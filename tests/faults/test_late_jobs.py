@@ -76,7 +76,7 @@ def test_copy_of_a_classic_client_is_whole_at_once(tmp_path: Path, place: str) -
     check(found({"place": place, "url": None, "web": None, "kills": n}, tmp_path), n)
 
 
-@pytest.mark.parametrize("place", ["capture", "arrow", "sql", "task", "created", "merged"])
+@pytest.mark.parametrize("place", ["capture", "arrow", "task", "created", "merged"])
 def test_each_other_place_is_whole_at_once(server: ConnectServer, tmp_path: Path, place: str) -> None:
     n = number_of(100)
     # A late MERGE commits by itself, into a table that was made again too: nothing can hold it back.

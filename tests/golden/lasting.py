@@ -48,8 +48,9 @@ class Thing:
     ----------
     name : str
         Of its archive.
-    write : callable
-        Writes it, up to where it is kept; in the middle of a run where there is one.
+    write : callable or None
+        Writes it, up to where it is kept; in the middle of a run where there is one. None where the product has lost
+        what it was written by: the archive is all there is.
     read : callable
         Gives what can be read of it, as JSON has it.
     proceed : callable
@@ -57,7 +58,7 @@ class Thing:
     """
 
     name: str
-    write: Callable[..., None]
+    write: Callable[..., None] | None
     read: Callable[..., Facts]
     proceed: Callable[..., None]
 

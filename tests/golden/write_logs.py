@@ -22,11 +22,15 @@ def main(names: list[str]) -> None:
     if unknown or there:
         sys.exit(f"could not write golden things: found unknown={unknown}, written already={there}")
     todo = names or [name for name in things if not archive_of(name).exists()]
+    gone = [name for name in todo if things[name][0].write is None]
+    if gone:
+        sys.exit(f"could not write golden things: found {gone}, which no version writes any more")
     session = lasting_spark.session() if any(things[name][1] for name in todo) else None
     for name in todo:
         thing, with_spark = things[name]
         given = (session,) if with_spark else ()
         with place_of(name) as folder:
+            assert thing.write is not None
             thing.write(*given, folder)
             stands = thing.read(*given, folder)
             pack(name, folder)

@@ -19,7 +19,7 @@ Rows = Counter[tuple[str, int]]
 OVER_HISTORY = frozenset({"distinct", "first", "latest", "top", "counts", "sums", "ends", "reduce"})
 """Operators that remember."""
 
-ROWWISE = frozenset({"replay", "filter", "holds", "others", "map", "inspect", "exchange", "delay", "ceil", "concat"})
+ROWWISE = frozenset({"replay", "filter", "holds", "others", "map", "inspect", "delay", "ceil", "concat"})
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _held(graph: Graph, node: GraphNode, below: Sequence[Updates], inputs: Input
         return Counter({(t, k, v): 1 for (k, v), t in seen.items()})
     if kind in OVER_HISTORY:
         return _over_history(rows, lambda contents: _said(graph, node, contents))
-    return rows  # consolidated, as updates, inspected, exchanged
+    return rows  # consolidated, as updates, inspected
 
 
 def _whole(updates: Updates) -> Updates:
@@ -230,7 +230,7 @@ def _named(graph: Graph, *, by_function: bool, collections: bool = True) -> list
     found: list[object] = []
     for node in graph.nodes:
         below = tuple(found[number] for number in node.below)
-        if not by_function and node.kind in ("inspect", "exchange") and (collections or not node.updates):
+        if not by_function and node.kind == "inspect" and (collections or not node.updates):
             found.append(below[0])
             continue
         function: object = node.function

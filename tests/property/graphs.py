@@ -99,7 +99,7 @@ def _drawn_node(rng: random.Random, nodes: Sequence[GraphNode], drawn: Drawn) ->
     # What was made last is read most: so graphs are deep.
     number = rng.choice([len(nodes) - 1, rng.randrange(len(nodes))])
     source = nodes[number]
-    kinds = ["filter", "holds", "others", "map", "inspect", "exchange", "concat", "distinct", "latest", "top"]
+    kinds = ["filter", "holds", "others", "map", "inspect", "concat", "distinct", "latest", "top"]
     kinds += ["counts", "sums", "ends", "reduce"]
     kinds += ["consolidate"] if source.updates else ["first", "totals", "join", "as_of", "as_updates"]
     kinds += ["delay", "ceil"] if drawn.delays else []
@@ -237,8 +237,6 @@ class Writing:
         if kind == "inspect":
             assert function is not None
             return stream.inspect(function)
-        if kind == "exchange":
-            return stream.exchange("k")
         if kind == "delay":
             return stream.delay(plus(n))
         if kind == "ceil":

@@ -64,7 +64,7 @@ def written(spec: Spec, rng: random.Random) -> str:
             known[spec] = build(scope, spec, logs)
         stream = known[spec]
         for hint in rng.sample([stream.inspect, None, None, None], 1):
-            stream = stream if hint is None else hint(lambda *_: None).exchange("k").broadcast()
+            stream = stream if hint is None else hint(lambda *_: None)
         return stream
 
     with patch.object(test_dataflow, "built", built):
@@ -258,7 +258,6 @@ SAME: dict[str, tuple[Built, Built]] = {
     ),
     "what a callable object holds": (lambda f, a: a.map(Callable1(1)), lambda f, a: a.map(Callable1(2))),
     "inspect": (lambda f, a: a.filter("n > 1"), lambda f, a: a.inspect(lambda *_: None).filter("n > 1")),
-    "hints": (lambda f, a: a.filter("n > 1"), lambda f, a: a.exchange("k").broadcast().filter("n > 1")),
     "units of a delay": (lambda f, a: a.step_forward(), lambda f, a: a.delay(plus(1))),
     "order of the columns of a join": (
         lambda f, a: a.join(f.replay("/b").select("k", "n"), on=["k", "n"]),
@@ -268,8 +267,8 @@ SAME: dict[str, tuple[Built, Built]] = {
 }
 
 
-def of(build: Built, name: str = "flow", **settings: Any) -> str:
-    scope = Paper(name, **settings)
+def of(build: Built, name: str = "flow") -> str:
+    scope = Paper(name)
     build(scope, scope.replay("/a")).capture("/out", stream=name)
     return fingerprint(scope)
 
@@ -284,7 +283,7 @@ def test_each_part_of_a_plan_counts(what: str) -> None:
 @pytest.mark.parametrize("what", SAME)
 def test_what_is_no_part_of_a_plan_does_not_count(what: str) -> None:
     one, other = SAME[what]
-    assert of(one) == of(other, "another", evaluation="sql")
+    assert of(one) == of(other, "another")
 
 
 def test_types_of_times_and_of_columns_count() -> None:
@@ -351,7 +350,7 @@ def test_every_kind_of_operator_has_a_place_in_the_scheme() -> None:
         return {each.__name__ for each in view.__subclasses__()}.union(*(kinds(each) for each in view.__subclasses__()))
 
     assert kinds(View) == {
-        *("Aggregate", "Concat", "Delayed", "Filter", "FlatMapped", "Hinted"),
+        *("Aggregate", "Concat", "Delayed", "Filter", "FlatMapped"),
         *("Inspected", "Join", "Mapped", "Notified", "Replay", "Select"),
         *("AsOfJoin", "AsUpdates", "Body", "Consolidated", "Negated", "Remembered", "Result"),
     }

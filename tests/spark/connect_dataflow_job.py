@@ -25,15 +25,15 @@ def main(spark: SparkSession, folder: Path) -> dict[str, object]:
         doubled.delay(st.ceil_to(10)).aggregate(by="k", n=st.sum("n")).capture(str(folder / "out"))
         sizes = doubled.filter("n > 20 AND k LIKE 'k%'").unary_notify(lambda time, rows: rows.slice(0, rows.num_rows))
         sizes.capture(str(folder / "large"))
-        sql = st.Dataflow("sql", checkpoint=str(folder / "unused"), evaluation="sql")
-        few = sql.replay(log).filter("n > 5").delay(st.windows(5))
-        few.aggregate(by="k", n=st.sum("n")).capture(str(folder / "sql"))
-        query = flow.start(spark, trigger={"availableNow": True}, workers=2, max_bytes_per_task=1, beside=[sql])
+        other = st.Dataflow("other", checkpoint=str(folder / "unused"))
+        few = other.replay(log).filter("n > 5").delay(st.windows(5))
+        few.aggregate(by="k", n=st.sum("n")).capture(str(folder / "windows"))
+        query = flow.start(spark, trigger={"availableNow": True}, workers=2, max_bytes_per_task=1, beside=[other])
         query.await_termination()
         frontiers.append(query.frontier.to_json())
     rows = {each.operator: each.rows for each in flow.metrics() if each.operator == each.output}
     large = sorted(row["n"] for row in query.result(str(folder / "large")).collect())
-    of_sql = st.open_log(str(folder / "sql")).messages().select(["_time", "k", "n"]).to_pylist()
+    windows = st.open_log(str(folder / "windows")).messages().select(["_time", "k", "n"]).to_pylist()
     # More steps than a micro-batch has: the clock, another process than the engine, is asked for the next one.
     many = st.create_log(str(folder / "many"), pa.schema([("n", pa.int64())]), minimum=(0,))
     many.writer(owner="test").append(pa.table({"_time": range(33), "n": range(33)}), advance_to=33)
@@ -48,7 +48,7 @@ def main(spark: SparkSession, folder: Path) -> dict[str, object]:
     return {
         "captured": rows,
         "large": large,
-        "sql": sorted([list(row.values()) for row in of_sql]),
+        "windows": sorted([list(row.values()) for row in windows]),
         "frontiers": frontiers,
         "rows": sorted([list(row.values()) for row in found]),
     }

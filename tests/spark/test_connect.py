@@ -125,7 +125,7 @@ def test_dataflow_runs_and_goes_on_through_connect(jobs: ConnectJobs, tmp_path: 
     for time in [*range(12), *range(10, 22)]:
         if time > 5:
             sums[time // 5 * 5 + 5, f"k{time % 2}"] += time
-    assert found["sql"] == sorted([time, key, n] for (time, key), n in sums.items())
+    assert found["windows"] == sorted([time, key, n] for (time, key), n in sums.items())
     assert found["captured"] == {
         "capture_5": len(expected),
         "capture_8": len(found["large"]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import re
@@ -11,7 +10,7 @@ import time as clock
 import traceback
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,16 +28,14 @@ from spark_timely.errors import (
     WaitTimeoutError,
 )
 from spark_timely.predicate import parse_predicate
-from spark_timely.spark import dataflow_sql
 from spark_timely.spark.dataflow import JobCancelledError
-from spark_timely.spark.scan import scan
 from tests.faults.harness import delete_last_commit, wait_until
 from tests.unit.test_predicate import TABLE, TYPES, condition
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -267,132 +264,6 @@ def test_query_of_several_dataflows_shows_plan_and_numbers(spark: SparkSession, 
     assert [(each.done, each.total) for each in query.progress()] == [(200, 200), (400, 400)]
 
 
-WORDS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("v", pa.float64())])
-
-
-def in_words(folder: Path, seed: int) -> str:
-    """Write a closed log of rows with nulls, zeros and NaN, in three files."""
-    rng = random.Random(seed)
-    log = st.create_log(str(folder), WORDS, minimum=(0,))
-    writer = log.writer(owner="test")
-    schema = pa.schema([("_time", pa.int64()), *WORDS])
-    for first, upper in ((0, 4), (4, 8), (8, [])):
-        times = [rng.randrange(first, first + 6) for _ in range(80)]
-        columns = {
-            "k": [rng.choice(["a", "b", "c", None]) for _ in times],
-            "n": [rng.choice([None, 0, 1, 5, (1 << 62) // 90]) for _ in times],
-            "v": [rng.choice([None, 0.1, 1e16, -1e16, 0.0, -0.0, math.nan]) for _ in times],
-        }
-        writer.append(pa.table({"_time": times, **columns}, schema=schema), advance_to=upper)
-    return str(folder)
-
-
-def twice_each(rows: pa.Table) -> pa.Table:
-    places = pa.array([i for i in range(rows.num_rows) for _ in range(2)], pa.int64())
-    return rows.select(["k"]).take(places).append_column("_row", places)
-
-
-def widest(time: int, rows: pa.Table) -> pa.Table:
-    return pa.table({"rows": pa.array([rows.num_rows], pa.int64()), "time": pa.array([time], pa.int64())})
-
-
-def difference(time: int, left: pa.Table, right: pa.Table) -> pa.Table:
-    return pa.table({"more": pa.array([left.num_rows - right.num_rows], pa.int64())})
-
-
-def with_every_operator(name: str, folder: Path, logs: list[str], evaluation: str) -> st.Dataflow:
-    flow = st.Dataflow(name, checkpoint=str(folder / name / "checkpoint"), evaluation=evaluation)
-    left, right = (flow.replay(log) for log in logs)
-    some, others = left.branch("n > 0 AND k <> 'c'")
-    words = right.select("k", m=pc.field("n"))
-    values = {"n": st.count(), "known": st.count("v"), "s": st.sum("n"), "hi": st.max("v"), "lo": st.min("v")}
-    streams = {
-        "filter": left.filter("v >= 0 OR k IS NULL"),
-        "expression": left.filter(pc.field("n") == 1),
-        "holds": some,
-        "others": others,
-        "select": left.select("k", half=pc.field("v") / 2.0),
-        "map": left.map(lambda rows: pa.table({"double": pc.multiply(rows["v"], 2.0)})),
-        "flat_map": left.flat_map(twice_each),
-        "concat": left.concat(right),
-        "windows": left.delay(st.windows(6, every=3)).select("k"),
-        "counts": left.aggregate(by="k", **values),
-        "sums": left.delay(st.ceil_to(4)).aggregate(by="k", s=st.sum("v"), n=st.sum("n")).filter("s IS NOT NULL"),
-        "inner": left.exchange("k").join(words.broadcast(), on="k"),
-        "left": left.filter("n = 5").join(words.filter("m = 1"), on="k", how="left"),
-        "unary": left.unary_notify(widest),
-        "binary": left.binary_notify(right.filter("n IS NULL"), difference),
-        "times": left.times_extract()[1].times_reduce(),
-    }
-    for output, stream in streams.items():
-        stream.capture(str(folder / name / output))
-    return flow
-
-
-def test_sql_and_arrow_give_the_same_operator_by_operator(spark: SparkSession, tmp_path: Path) -> None:
-    logs = [in_words(tmp_path / "the left [1]*", 1), in_words(tmp_path / "right", 2)]
-    arrow = with_every_operator("arrow", tmp_path, logs, "arrow")
-    sql = with_every_operator("sql", tmp_path, logs, "sql")
-    assert arrow.start(spark, trigger=NOW, workers=2, beside=[sql]).await_termination(240)
-    for output in [sink.path.rsplit("/", 1)[1] for sink in arrow.sinks]:
-        one, other = (st.open_log(str(tmp_path / name / output)) for name in ("arrow", "sql"))
-        assert one.messages().num_rows > 0, output
-        assert one.verify().digest == other.verify().digest, output
-        assert other.verify().legal
-        assert other.frontier().is_empty
-    assert sql.explain().endswith("by DataFrames, in sql")
-
-
-def test_sql_takes_any_column_name_and_names_a_failed_operator(spark: SparkSession, tmp_path: Path) -> None:
-    names = ["a.b", "q`q", "äö", "_c"]
-    log = st.create_log(str(tmp_path / "in"), pa.schema([(name, pa.int64()) for name in names]), minimum=(0,))
-    rows = {name: [place, None, 2 * place] for place, name in enumerate(names)}
-    log.writer(owner="test").append(pa.table({"_time": [1, 1, 2], **rows}), advance_to=[])
-
-    def flow_of(name: str, evaluation: str) -> st.Dataflow:
-        flow = st.Dataflow(name, checkpoint=str(tmp_path / name / "checkpoint"), evaluation=evaluation)
-        rows = flow.replay(log)
-        halves = rows.filter("`a.b` IS NOT NULL").select("a.b", **{"x.y": pc.field("_c") / 2.0})
-        streams = {
-            "sums": rows.aggregate(by=["a.b", "äö"], **{"q`q": st.sum("q`q"), "a": st.count()}),
-            "floats": halves.aggregate(by="a.b", **{"x.y": st.sum("x.y")}),
-            "pairs": rows.exchange("a.b").join(rows.select("a.b", w=pc.field("äö")), on="a.b"),
-            "notified": rows.binary_notify(rows, lambda time, one, two: one.select(["q`q"])),
-        }
-        for output, stream in streams.items():
-            stream.capture(str(tmp_path / name / output))
-        return flow
-
-    arrow, sql = flow_of("arrow", "arrow"), flow_of("sql", "sql")
-    bad = st.Dataflow("bad", checkpoint=str(tmp_path / "unused"), evaluation="sql")
-    bad.replay(log).map(lambda rows: rows.slice(min(rows.num_rows, 1))).capture(str(tmp_path / "fewer"))
-    bad.replay(log).filter("_c + 9223372036854775807 > 0").capture(str(tmp_path / "large"))
-    query = arrow.start(spark, trigger=NOW, beside=[sql, bad])
-    with pytest.raises(StreamingQueryException, match=r"could not run operator 'map_\d+' at times from .*: found"):
-        query.await_termination(240)
-    for output in [sink.path.rsplit("/", 1)[1] for sink in arrow.sinks]:
-        one, other = (st.open_log(str(tmp_path / name / output)) for name in ("arrow", "sql"))
-        assert one.messages().num_rows > 0, output
-        assert one.verify().digest == other.verify().digest, output
-    fewer, large = query.failures()
-    assert [fewer.operator, large.operator] == [sink.view.name for sink in bad.sinks]
-    assert all(isinstance(each.error, OperatorError) and each.lower == "[0]" for each in (fewer, large))
-    assert "overflow" in large.message
-
-
-def test_sql_without_ansi_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    flights = Flights(tmp_path / "flights")
-    flow = st.Dataflow("flow", checkpoint=str(tmp_path / "checkpoint"), evaluation="sql")
-    flow.replay(flights.log).capture(str(tmp_path / "out"))
-    spark.conf.set("spark.sql.ansi.enabled", "false")
-    try:
-        with pytest.raises(InvalidUsageError, match=r"found evaluation='sql' and spark\.sql\.ansi\.enabled=false"):
-            flow.start(spark, trigger=NOW)
-    finally:
-        spark.conf.unset("spark.sql.ansi.enabled")
-    assert not (tmp_path / "out").exists()
-
-
 def test_condition_as_text_means_what_it_means_to_spark(spark: SparkSession) -> None:
     texts = [condition(random.Random(seed))[0] for seed in range(150)]
     rows = spark.createDataFrame(TABLE).selectExpr(
@@ -561,37 +432,6 @@ def at_of(path: Path) -> dict[int, datetime]:
     """Return when each commit that moved a log's stream was made, by its number."""
     rows = st.open_log(str(path)).progress().to_pylist()
     return {row["_seq"]: row["_at"] for row in rows if row["_delta"] and row["_seq"]}
-
-
-@pytest.mark.parametrize("gone", ["before Spark looks", "while the job reads"])
-def test_sql_plans_a_range_again_whose_file_went(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
-) -> None:
-    """As a merge and a vacuum do between plan and job; here the file comes back."""
-    flights = Flights(tmp_path / "flights")
-    flights.write(12)
-    (file,) = (tmp_path / "flights" / "_event=message").glob("*.parquet")
-    kept, calls = tmp_path / "kept", 0
-
-    def scanned(*args: Any) -> DataFrame:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            kept.rename(file)
-        if calls == 1 and gone == "before Spark looks":
-            file.rename(kept)
-        rows = scan(*args)
-        if calls == 1:
-            file.rename(kept)
-        return rows
-
-    monkeypatch.setattr(dataflow_sql, "scan", scanned)
-    flow = st.Dataflow("delays", checkpoint=str(tmp_path / "checkpoint"), evaluation="sql")
-    late = flow.replay(flights.log).filter("delay > 15")
-    late.delay(st.ceil_to(5)).aggregate(by="origin", n=st.count()).capture(str(tmp_path / "windows"))
-    assert flow.start(spark, trigger=NOW).await_termination(120)
-    assert calls == 2
-    assert windows(tmp_path) == flights.late(15)
 
 
 def test_stop_while_a_job_runs_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:

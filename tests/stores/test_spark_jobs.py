@@ -22,7 +22,7 @@ from tests.stores.conftest import Place
 from tests.stores.hadoop import environment, jars, s3a_settings
 from tests.stores.servers import MissingError, Server
 
-LOGS = ("raw", "clean", "merged", "sums-arrow", "sums-sql")
+LOGS = ("raw", "clean", "merged", "sums")
 COPIES = ("batch", "copy", "driver", "frames")
 FILES = 8
 
@@ -71,7 +71,7 @@ def rows_of(said: str) -> dict[str, list[list[int]]]:
 def hashes(root: str, options: dict[str, str] | None = None) -> dict[str, tuple[str, object]]:
     """Return each log's hash and frontier; fail where a log breaks a rule."""
     found: dict[str, tuple[str, object]] = {}
-    for name in LOGS:  # five
+    for name in LOGS:  # four
         log = spark_timely.open_log(f"{root}/{name}", storage_options=options)
         report = log.verify()
         assert report.legal, (name, report.problems)

@@ -93,7 +93,7 @@ def test_job_over_azure_shows_no_key(place: Place, tmp_path: Path) -> None:
     assert said.count("\nGOOD") == 1
     written = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert any(b"SparkListenerSQLExecutionStart" in content for content in written.values())
-    for name in ("log", "sink", "arrow"):
+    for name in ("log", "sink", "counts"):
         storage = open_log(f"{root}/{name}", storage_options=options).storage
         written |= {
             Path(name, at, each): bytes(storage.read(f"{at}/{each}"))

@@ -127,7 +127,6 @@ def completeness(path: str) -> None:
 def dataflows(spark: SparkSession, path: str) -> None:
     st.Dataflow("a")  # type: ignore[call-arg]
     st.Dataflow("a", checkpoint=5)  # type: ignore[arg-type]
-    st.Dataflow("a", checkpoint="c", evaluation="duckdb")  # type: ignore[arg-type]
     flow = st.Dataflow("a", checkpoint="c")
     flow.start(spark, trigger=5)  # type: ignore[arg-type]
     flow.start(spark, trigger={"availableNw": True})  # type: ignore[arg-type]

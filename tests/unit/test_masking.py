@@ -565,5 +565,5 @@ def test_functions_for_spark_show_no_options() -> None:
     from spark_timely.spark.dataflow import _Part
     from spark_timely.spark.start import _Capture
 
-    part = _Part("d", (), {"s3://b/x": {"account_key": SECRET}}, "full")
+    part = _Part("d", (), {"s3://b/x": {"account_key": SECRET}})
     assert "VALUE" not in f"{part}{_Capture('s3://b/x', '/c', {'storage.account_key': SECRET})}"

@@ -203,7 +203,6 @@ def cut_range(
     seq: int,
     limits: Limits,
     workers: int | None,
-    whole: bool = False,
     shuffle_bytes: int = SHUFFLE_BYTES,
     by_key: bool = False,
     before: Mapping[Look, Before] | None = None,
@@ -222,8 +221,6 @@ def cut_range(
     limits : Limits
     workers : int or None
         Tasks, at most and unless they would be too large; by bytes if not given.
-    whole : bool
-        One task for all of the range.
     shuffle_bytes : int
         A piece with more is computed by key, where the view allows it.
     by_key : bool
@@ -271,9 +268,6 @@ def cut_range(
         task = _whole(chosen, found, Task(output, seq, lo, hi, before=before))
         # Each reads all of the range, and computes its keys.
         return hi, taken, [replace(task, keys=keys) for keys in EVERY_KEY.cut(n_tasks)]
-    if whole:
-        found = chosen.files(np.arange(chosen.numbers.shape[0]))
-        return hi, taken, [_whole(chosen, found, Task(output, seq, lo, hi, before=before))]
     size = int(chosen.bounds.sizes.sum())
     n_tasks = workers or default_splits(size)
     if view.rowwise:

@@ -248,14 +248,13 @@ def explain(scope: Scope, /) -> str:
         upper, front = domain.render_frontier(state.upper), domain.render_frontier(state.frontier)
         held = f", held by {', '.join(state.held_by)}" if state.held_by else ""
         cut = "cut by rows" if sink.view.rowwise else "cut by whole times"
-        how = f"{cut if scope.evaluation == 'arrow' else 'by DataFrames'}, in {scope.evaluation}"
         waits = f"waits {upper} to {front}" if state.upper != state.frontier else "nothing waits"
         waits = waits if state.stuck_before is None else "stuck"
         place = f"{sink.path} {sink.stream}"
         plan = "plan unknown: an input is missing" if state.plan is None else f"plan {state.plan}"
         if state.made_by not in (None, state.plan):
             plan += f", its log was made by {state.made_by}"
-        lines.append(f"{sink.name} of {sink.view.name}: {place} | {plan} | upper {upper}, {waits}{held} | {how}")
+        lines.append(f"{sink.name} of {sink.view.name}: {place} | {plan} | upper {upper}, {waits}{held} | {cut}")
         if isinstance(sink.view, Remembered):
             lines += _kept(scope, sink, sink.view)
         if state.failure is not None:

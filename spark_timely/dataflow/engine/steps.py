@@ -187,8 +187,6 @@ class Engine:
         Tasks per output and step at most; by bytes if not given.
     twice : bool
         Whether everything is computed twice, and refused where that makes a difference.
-    evaluation : {"arrow", "sql"}
-        What runs the outputs.
     shuffle_bytes : int
         A piece of whole times with more is computed by key, where its operators allow that.
     run, tries
@@ -197,8 +195,8 @@ class Engine:
         Gives what retains a log for a consumer of a name: inputs keep what outputs have not read. Nothing is retained
         unless given.
     most_together : int
-        Steps of an output that a job has at most. Where outputs read outputs of the same dataflow, and with
-        ``evaluation="sql"``, each step has a job of its own.
+        Steps of an output that a job has at most. Where outputs read outputs of the same dataflow, each step has a job
+        of its own.
     indexing : Indexing, optional
         How logs that outputs look into are indexed.
     opened : mapping of str to Log, optional
@@ -224,7 +222,6 @@ class Engine:
         limits: Limits | None = None,
         workers: int | None = None,
         twice: bool = False,
-        evaluation: str = "arrow",
         shuffle_bytes: int = SHUFFLE_BYTES,
         run: str = "",
         tries: int = 1,
@@ -240,7 +237,6 @@ class Engine:
         self.limits = limits or Limits()
         self._workers = workers
         self._twice = twice
-        self._evaluation = evaluation
         self._keyed_bytes = shuffle_bytes
         self._logs = open_logs(sinks, storage, opened)
         leaves = {leaf.path: leaf for sink in sinks for leaf in leaves_of(sink.view)}
@@ -271,8 +267,7 @@ class Engine:
         self._forgotten: set[Sink] = set()
         self._unretained: set[str] = set()
         self._now = now
-        # Spark plans and runs each range of DataFrames by itself.
-        self._most_together = 1 if evaluation == "sql" else most_together
+        self._most_together = most_together
         self._together = 1
         # How far a reader goes depends on how far its spool is when it is looked at: after each step of the spool.
         spools = {sink: self._from.spools(sink) for sink in sinks}
@@ -720,8 +715,6 @@ class Engine:
                         seq=state.seq + 1 + ahead,
                         limits=self.limits,
                         workers=self._workers,
-                        # Spark cuts by itself what it runs.
-                        whole=self._evaluation == "sql",
                         shuffle_bytes=self._keyed_bytes,
                         by_key=sink in self._own,
                         before=self._before(sink, lower, upper, run_tasks),
@@ -746,9 +739,8 @@ class Engine:
         if sink not in plans:
             log = self._logs[sink.path]
             plans[sink] = OutputPlan(
-                sink.name, sink.view, sink.stream, log.format, log.storage, self._twice, self._evaluation, job,
-                self._own.get(sink),
-            )  # fmt: skip
+                sink.name, sink.view, sink.stream, log.format, log.storage, self._twice, job, self._own.get(sink)
+            )
         return plans[sink]
 
     def _check_alone(self, sink: Sink) -> None:

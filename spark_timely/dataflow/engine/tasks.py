@@ -188,8 +188,6 @@ class OutputPlan:
         Of its log.
     twice : bool
         Whether everything is computed twice and compared.
-    evaluation : {"arrow", "sql"}
-        What runs it: pyarrow in a task each, or Spark's DataFrames.
     job : str
         In the names of files, so that those of a job that fails are found.
     own : Replay or None
@@ -202,7 +200,6 @@ class OutputPlan:
     form: LogFormat
     storage: Storage
     twice: bool = False
-    evaluation: str = "arrow"
     job: str = ""
     own: Replay | None = None
 

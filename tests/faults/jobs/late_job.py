@@ -61,21 +61,17 @@ def append(log: Any, time_: int, updates: list[tuple[int, int, int, int]], upper
         "k": np.concatenate([k for k, *_ in parts]),
         "v": np.concatenate([np.full(len(k), v) for k, v, _ in parts]),
     }
-    if log.kind != "collection":
-        del columns["_diff"]
     log.writer(owner="tests").append(pa.table(columns), advance_to=upper)
 
 
-def inputs(path: Path, place: str) -> None:
-    """Make a log of all keys with v=0, of which each second one gets v=1 at time 1; for SQL by a further event."""
-    log = st.create_log(path, SCHEMA, minimum=(0,), kind="stream" if place == "sql" else "collection")
+def inputs(path: Path) -> None:
+    """Make a log of all keys with v=0, of which each second one gets v=1 at time 1."""
+    log = st.create_log(path, SCHEMA, minimum=(0,), kind="collection")
     append(log, 0, [(0, 1, 0, 1)], 1)
 
 
 def move(path: Path) -> None:
-    log = st.open_log(path)
-    taken = [(0, 2, 0, -1)] if log.kind == "collection" else []
-    append(log, 1, [*taken, (0, 2, 1, 1)], UPPER)
+    append(st.open_log(path), 1, [(0, 2, 0, -1), (0, 2, 1, 1)], UPPER)
 
 
 # What is done -----------------------------------------------------------------------------------------
@@ -94,21 +90,17 @@ def mirrored(spark: SparkSession, log: Path, target: Path) -> object:
     return st.mirror_to(spark, log, target, key="k").step().how
 
 
-def flowed(evaluation: Any) -> Act:
-    def act(spark: SparkSession, log: Path, target: Path) -> object:
-        scope = Scope("flow", evaluation=evaluation)
-        scope.replay(st.open_log(log)).filter("k >= 0").capture(str(target))
-        engine = Engine(
-            scope.name, scope.sinks, scope.storage, files_of=catalog_of, evaluation=evaluation, workers=8,
-            shuffle_bytes=1 << 40,
-        )  # fmt: skip
-        tasks = SparkTasks(spark, scope.storage, 8, max_bytes_in_driver=0)
-        engine.begin()
-        while engine.step(tasks) is not None:
-            pass
-        return None
-
-    return act
+def flowed(spark: SparkSession, log: Path, target: Path) -> object:
+    scope = Scope("flow")
+    scope.replay(st.open_log(log)).filter("k >= 0").capture(str(target))
+    engine = Engine(
+        scope.name, scope.sinks, scope.storage, files_of=catalog_of, workers=8, shuffle_bytes=1 << 40
+    )  # fmt: skip
+    tasks = SparkTasks(spark, scope.storage, max_bytes_in_driver=0)
+    engine.begin()
+    while engine.step(tasks) is not None:
+        pass
+    return None
 
 
 def tasked(spark: SparkSession, log: Path, target: Path) -> object:
@@ -121,7 +113,7 @@ def tasked(spark: SparkSession, log: Path, target: Path) -> object:
 
 ACTS: dict[str, Act] = {
     "parquet": copied("parquet"), "csv": copied("csv"), "capture": captured, "created": mirrored, "merged": mirrored,
-    "arrow": flowed("arrow"), "sql": flowed("sql"), "task": tasked,
+    "arrow": flowed, "task": tasked,
 }  # fmt: skip
 DELETED = {"parquet", "csv", "created", "merged"}
 """Of which the folder is deleted before it is tried again: what a log's attempt has left is let be."""
@@ -208,14 +200,14 @@ class Judge:
         self.rng = random.Random(spec["seed"])
         half = (N + 1) // 2
         wanted = {"created": (N, 0), "capture": (N + 2 * half, half)}  # a capture takes retractions as rows
-        wanted |= dict.fromkeys(("sql", "task"), (N + half, half))  # a task takes what is inserted
+        wanted["task"] = N + half, half  # a task takes what is inserted
         self.wanted = wanted.get(self.place, (N, half))
 
     def kill_one(self, number: int) -> dict[str, Any]:
         log, target = self.log, self.folder / f"out-{number}"
         if self.place == "merged" or not log.exists():  # what was merged is not merged again
             shutil.rmtree(log, ignore_errors=True)
-            inputs(log, self.place)
+            inputs(log)
             if self.place == "merged":
                 mirrored(self.spark, log, target)
             if self.place != "created":

@@ -47,13 +47,14 @@ class Steps:
         named = both.selectExpr("t", "id", "id % 2 AS kind").join(kinds, "kind").select("t", "id", "name")
         self._capture(named, "merged", frontier="source", through="foreachBatch")
 
-    def arrow(self) -> None:
-        """Sums of `raw` into `sums-arrow`."""
-        self._flow("arrow")
-
-    def sql(self) -> None:
-        """Sums of `raw` into `sums-sql`: Spark reads and writes the files itself."""
-        self._flow("sql")
+    def sums(self) -> None:
+        """Sums of `raw` into `sums`, by a dataflow."""
+        flow = st.Dataflow("sums", checkpoint=f"{self.root}/checkpoints/sums")
+        windows = flow.replay(f"{self.root}/raw").delay(st.windows(6, every=3))
+        windows.aggregate(n=st.count(), total=st.sum("id")).capture(f"{self.root}/sums")
+        # In the executors: a driver that does the little work by itself would show nothing.
+        query = flow.start(self.spark, trigger="availableNow", max_times_per_step=7, max_bytes_in_driver=0)
+        query.await_termination()
 
     def copy(self) -> None:
         """Micro-batches of `raw` into Parquet, through the source."""
@@ -105,20 +106,8 @@ class Steps:
 
         return write
 
-    def _flow(self, evaluation: str) -> None:
-        flow = st.Dataflow(
-            evaluation,
-            checkpoint=f"{self.root}/checkpoints/{evaluation}",
-            evaluation=evaluation,  # type: ignore[arg-type]
-        )
-        windows = flow.replay(f"{self.root}/raw").delay(st.windows(6, every=3))
-        windows.aggregate(n=st.count(), total=st.sum("id")).capture(f"{self.root}/sums-{evaluation}")
-        # In the executors: a driver that does the little work by itself would show nothing.
-        query = flow.start(self.spark, trigger="availableNow", max_times_per_step=7, max_bytes_in_driver=0)
-        query.await_termination()
 
-
-STEPS = ("capture", "clean", "merge", "arrow", "sql", "copy", "frames", "driver", "read")
+STEPS = ("capture", "clean", "merge", "sums", "copy", "frames", "driver", "read")
 
 
 def main() -> None:

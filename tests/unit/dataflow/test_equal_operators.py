@@ -67,7 +67,6 @@ OPERATORS: dict[str, Build] = {
     "upsert": lambda s: s.upsert(keys="k", sequence_by="v"),
     "join": lambda s: s.join(s.select("k", w=pc.field("v")), on="k"),
     "join as of": lambda s: s.join(s.latest("k", order_by="v").select("k", w=pc.field("v")), on="k", as_of=True),
-    "exchange": lambda s: s.exchange("k"),
 }
 
 
@@ -127,11 +126,7 @@ def _one_inspected(stream: Stream) -> list[Stream]:
     return [stream, stream.inspect(lambda *_: None)]
 
 
-def _one_exchanged(stream: Stream) -> list[Stream]:
-    return [stream, stream.exchange("k")]
-
-
-ALIKE = [_two_lambdas, _two_partials, _one_inspected, _one_exchanged]
+ALIKE = [_two_lambdas, _two_partials, _one_inspected]
 
 
 @pytest.mark.parametrize("alike", ALIKE)

@@ -11,7 +11,7 @@ import pytest
 
 from spark_timely.dataflow.aggregates import avg_of, count, sum_of
 from spark_timely.dataflow.delays import ceil_to
-from spark_timely.dataflow.stream import Evaluation, Scope, Stream
+from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError
 from spark_timely.log.log import create_log
 
@@ -20,8 +20,8 @@ TAKE_BACK = "which it cannot take back"
 Build = Callable[[Stream, Stream], object]  # of what is refused, and of events
 
 
-def made(folder: Path, kind: str, evaluation: Evaluation = "arrow", times: tuple[str, ...] = ("long",)) -> Stream:
-    scope = Scope("flow", evaluation=evaluation)
+def made(folder: Path, kind: str, times: tuple[str, ...] = ("long",)) -> Stream:
+    scope = Scope("flow")
     least = (0,) * len(times)
     return scope.replay(create_log(str(folder / kind), SCHEMA, minimum=least, times=times, kind=kind))
 
@@ -104,28 +104,14 @@ HISTORY: dict[str, Build] = {
 
 
 @pytest.mark.parametrize("name", HISTORY)
-def test_sql_refuses_history_by_name(name: str, tmp_path: Path) -> None:
-    events = made(tmp_path, "stream", "sql")
-    operator = name.partition(" ")[0]
-    said = f"operator '{operator}_\\d+': found an operator over all history with evaluation='sql'"
-    with pytest.raises(InvalidUsageError, match=said) as error:
-        HISTORY[name](events, events_beside(events, tmp_path))
-    assert "evaluation='arrow'" in str(error.value.hint)
-
-
-@pytest.mark.parametrize("name", HISTORY)
 def test_times_of_two_coordinates_refuse_history(name: str, tmp_path: Path) -> None:
     events = made(tmp_path, "stream", times=("long", "long"))
     with pytest.raises(InvalidUsageError, match="found times of 2 coordinates"):
         HISTORY[name](events, events)
 
 
-def test_sql_refuses_updates_by_name(tmp_path: Path) -> None:
-    with pytest.raises(InvalidUsageError, match="'replay_1': found updates of a collection with evaluation='sql'"):
-        made(tmp_path, "collection", "sql")
-    events = made(tmp_path, "stream", "sql")
-    with pytest.raises(InvalidUsageError, match="'as_updates_2': found updates of a collection with evaluation='sql'"):
-        events.as_updates()
+def test_what_updates_alone_have_is_refused_of_events(tmp_path: Path) -> None:
+    events = made(tmp_path, "stream")
     for build in (events.negate, events.consolidate):
         with pytest.raises(InvalidUsageError, match="no updates of a collection"):
             build()

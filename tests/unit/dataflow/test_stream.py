@@ -251,9 +251,6 @@ def test_logs_that_do_not_fit_a_dataflow_are_refused(stream: Stream, tmp_path: P
     days = create_log(str(tmp_path / "days"), SCHEMA, times=["date"])
     with pytest.raises(InvalidUsageError, match="times of types \\['date'\\], \\['long'\\]"):
         stream._scope.replay(days)
-    contents = create_log(str(tmp_path / "contents"), SCHEMA, kind="collection")
-    with pytest.raises(InvalidUsageError, match="updates of a collection with evaluation='sql'"):
-        Scope("flow", evaluation="sql").replay(contents)
     with pytest.raises(InvalidUsageError, match="give it a name"):
         Scope(" ")
     with pytest.raises(InvalidUsageError, match="nothing that is captured downstream"):
@@ -333,12 +330,6 @@ def test_join_on_a_column_named_twice_is_a_join_on_it() -> None:
     assert rows_of(rows.join(rows.select("k", m=pc.field("n")), on=["k", "k"])) == [
         {"_time": 1, "k": "a", "n": 5, "m": 5}
     ]
-
-
-def test_spark_tells_no_columns_apart_by_case(log: Log) -> None:
-    assert Scope("flow").replay(log).select("n", N=pc.field("n")).schema.names == ["n", "N"]
-    with pytest.raises(SchemaMismatchError, match=r"'select_2': found columns \['n', 'N'\]"):
-        Scope("flow", evaluation="sql").replay(log).select("n", N=pc.field("n"))
 
 
 def test_spans_past_all_bounds_are_refused() -> None:

@@ -50,12 +50,8 @@ def test_start_refuses_settings_that_make_no_sense(tmp_path: Path, what: str) ->
 def test_start_refuses_a_double_name_and_unfit_settings(tmp_path: Path) -> None:
     with pytest.raises(InvalidUsageError, match="found names \\['flow', 'flow'\\]"):
         flow(tmp_path).start(NO_SPARK, beside=[flow(tmp_path)])
-    with pytest.raises(InvalidUsageError, match="twice=True with evaluation='sql'"):
-        flow(tmp_path, evaluation="sql").start(NO_SPARK, twice=True)
     with pytest.raises(InvalidUsageError, match="nothing that is captured"):
         st.Dataflow("empty", checkpoint="somewhere").start(NO_SPARK)
-    with pytest.raises(InvalidUsageError, match="evaluation='duckdb'"):
-        st.Dataflow("other", checkpoint="somewhere", evaluation="duckdb")
     with pytest.raises(InvalidUsageError, match="found checkpoint=' '"):
         st.Dataflow("other", checkpoint=" ")
 

@@ -41,7 +41,7 @@ def micro_batch(folder: Path, monkeypatch: pytest.MonkeyPatch, *, lives: bool) -
     writer.append(pa.table({"_time": range(40), "n": range(40)}), advance_to=40)
     scope = Scope("flow")
     scope.replay(str(folder / "in")).capture(str(folder / "out"))
-    part = _Part("flow", tuple(scope.sinks), scope.storage, "arrow")
+    part = _Part("flow", tuple(scope.sinks), scope.storage)
     monkeypatch.setattr(dataflow, "SparkTasks", lambda *_, **__: runner(scope.storage))
     return _MicroBatch(
         (part,), Limits(times=1), None, 1 << 20, False, "run", lives, Bounds(None, 30), str(folder / "c"), {}, 0

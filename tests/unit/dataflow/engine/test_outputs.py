@@ -332,7 +332,7 @@ def test_plan_and_numbers_are_told_from_the_logs(tmp_path: Path, log: Log) -> No
     assert f"  replay_1: {log.path} | frontier [30]" in told
     assert "  filter_2 of replay_1: n < 25 | frontier [30]" in told
     assert "  aggregate_3 of filter_2: by n: m=count() | frontier [30]" in told
-    assert told[-1].endswith(f"| upper [20], nothing waits, held by {other.path} | cut by rows, in arrow")
+    assert told[-1].endswith(f"| upper [20], nothing waits, held by {other.path} | cut by rows")
     found = {(each.operator, each.output): each for each in metrics(scope)}
     assert {key: each.rows for key, each in found.items()} == {
         ("replay_1", "capture_4"): 90,
