@@ -15,8 +15,8 @@ Invariants
    is looked at; what moves files about, as OPTIMIZE does, changes no row.
 5. Settings that stamp commits belong to a session of the mirror's own: no other write of the user gets them.
 6. A step whose job continued after the table was deleted may commit into the one that was made in its place, or make
-   one whose files are gone. Such a table is refused: a position says which one it follows, and the files of a first one
-   are looked for.
+   one whose files are gone. Such a table is replaced whole, and this is said: a position says which one it follows, and
+   the files of a first one are looked for.
 """
 
 from __future__ import annotations
@@ -206,10 +206,24 @@ class MirrorStep:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a table says of itself: its newest version, and its position there."""
+    """What a table says of itself.
+
+    Attributes
+    ----------
+    version : int
+        The newest.
+    position : Position
+        Of the newest step there.
+    number : int
+        The greatest number of a step that is known there.
+    late : str
+        What is wrong with it, where a step of a table that was there before committed late; empty if nothing is.
+    """
 
     version: int
     position: Position
+    number: int
+    late: str
 
 
 def mirror_to(
@@ -346,8 +360,7 @@ class Mirror:
             If there is another table in its place, or one with another key; two rows of the contents share a key; a
             column is or contains a map; or the session has no Delta.
         DataLossError
-            If others have changed its rows, it was restored, or another log is in the place of its own; or it was
-            deleted while a job of an earlier step wrote to it, and that committed later.
+            If others have changed its rows, it was restored, or another log is in the place of its own.
         SchemaMismatchError
             If others have changed its columns.
         NegativeMultiplicityError
@@ -410,6 +423,8 @@ class Mirror:
             As of `step`.
         """
         found = self._look()
+        if found is not None and found.late:
+            self._refuse_late(found.late, "make a step, which replaces it whole")
         return None if found is None else found.position
 
     def _try(self) -> MirrorStep | None:
@@ -419,17 +434,24 @@ class Mirror:
         cut = cut_of([self.log])
         upper, before = cut.frontier, None if found is None else found.position
         lower = None if before is None else before.cut.frontier
+        if found is not None and found.late:
+            _logger.warning(
+                "could not continue the table %r: found %s: it is replaced whole — hint: it was deleted while a job of"
+                " an earlier step wrote to it; jobs that write to it have the tag %r",
+                self.table_path, found.late, self.tag,
+            )  # fmt: skip
+            lower = None
         # Its consumer knows of the change, or the table was refused.
         behind = before is not None and bool(other_accepted(self.log.accepted, before.cut.logs[0].commits))
         if lower is not None and ((lower == upper and not behind) or not lower.less_equal_frontier(upper)):
             # Where the table is further, this handle has not seen yet what another one has.
             return MirrorStep("nothing", lower, lower)
-        number, planned_on = (0, -1) if found is None else (found.position.number + 1, found.version)
+        number, planned_on = (0, -1) if found is None else (found.number + 1, found.version)
         follows = "" if before is None else before.attempt
         after = Position(cut, number, planned_on, self.key, self._columns(), uuid.uuid4().hex[:16], follows)
         how: How = "created"
-        if before is not None and lower is not None:
-            told = before.columns == after.columns and not behind and self._tells_changes(lower)
+        if before is not None:
+            told = lower is not None and before.columns == after.columns and not behind and self._tells_changes(lower)
             how = "merged" if told else "replaced"
         error: Exception | None = None
         try:
@@ -441,7 +463,7 @@ class Mirror:
         except Exception as raised:  # noqa: BLE001 - of Spark, of Py4J, of Connect: the table says what has happened
             error = raised
         now = self._look()
-        if now is not None and now.position == after:
+        if now is not None and now.position == after and not now.late:
             return MirrorStep(how, lower, upper)
         moved = (None if now is None else now.position) != before
         if error is None or moved or _LOST.search(str(error)):
@@ -616,35 +638,36 @@ class Mirror:
                 context={"path": self.table_path},
             )
         self._check_ours(position)
-        self._check_follows(position, commits[at:])
-        self._check_files(position)
-        return _Found(commits[0][0], position)
+        number = max(own.number for _, _, own in commits if own is not None)
+        return _Found(commits[0][0], position, number, self._follows(position, commits[at:]) or self._lacks(position))
 
-    def _check_follows(self, position: Position, commits: Sequence[tuple[int, str, Position | None]]) -> None:
-        """Refuse a position that was planned from one that this table does not have (invariant 6)."""
+    def _follows(self, position: Position, commits: Sequence[tuple[int, str, Position | None]]) -> str:
+        """Return what is wrong with a position that was planned from one that this table does not have."""
         before = [own for _, _, own in commits if own is not None][1:]
         known = bool(before) or commits[-1][0] == 0
         if position.follows and known and (not before or before[0].attempt != position.follows):
-            self._refuse_late(f"step {position.number} of another table that was in its place")
+            return f"step {position.number} of another table that was in its place"
+        return ""
 
-    def _check_files(self, position: Position) -> None:
-        """Refuse a first step whose files are gone (invariant 6). Free but for the first look at one of others."""
+    def _lacks(self, position: Position) -> str:
+        """Return which files of a first step are gone. Free but for the first look at one of others."""
         if position.number or position.attempt in self._found:
-            return
+            return ""
         files = [unquote(path) for path in self._spark.read.format("delta").load(self._name).inputFiles()]
         there = set(self._storage.names())
         ends = [path.rsplit("/", 2)[1:] for path in files]  # some tables have their files in folders
         gone = [name for folder, name in ends if name not in there and not self._storage.exists(f"{folder}/{name}")]
         if gone:
-            self._refuse_late(f"{len(gone)} of {len(files)} files gone")
+            return f"{len(gone)} of {len(files)} files gone"
         self._found.add(position.attempt)
+        return ""
 
-    def _refuse_late(self, found: str) -> NoReturn:
+    def _refuse_late(self, found: str, way: str) -> NoReturn:
         msg = f"could not {self._attempt}: found {found}"
         raise DataLossError(
             msg,
             hint="the table was deleted while a job of an earlier step wrote to it: end jobs that have the tag"
-            f" {self.tag!r}, then delete the table, and the next step makes it again",
+            f" {self.tag!r}, then {way}",
             context={"path": self.table_path, "job": self.tag},
         )
 
@@ -708,7 +731,8 @@ class Mirror:
         """Raise what the job has said: our own error, where a row made it fail."""
         torn = _TORN.search(str(error))
         if torn is not None:
-            self._refuse_late(f"a table's log that lacks entries ({torn.group()})")
+            found = f"a table's log that lacks entries ({torn.group()})"
+            self._refuse_late(found, "delete the table, and the next step makes it again")
         missing = _NO_DELTA.search(str(error))
         if missing is not None:
             msg = f"could not {self._attempt}: found a Spark session without Delta ({missing.group()})"

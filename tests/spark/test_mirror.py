@@ -232,8 +232,12 @@ def test_one_who_plans_from_what_is_old_changes_nothing(
 
 
 @pytest.mark.parametrize("key", ["k", None] if long_lane() else ["k"])
-def test_late_step_into_a_table_made_again_is_refused(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None
+def test_late_step_into_a_table_made_again_is_replaced(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    key: str | None,
 ) -> None:
     """A step's client died and the table was deleted: its job commits into the table that was made in its place."""
     world, table = Changing(tmp_path, 9, keyed=True), tmp_path / "table"
@@ -254,17 +258,15 @@ def test_late_step_into_a_table_made_again_is_refused(
         merge(*args)
 
     monkeypatch.setattr(one, "_merge", late)
-    for mirror in (one, two):
-        with pytest.raises(DataLossError, match="found step 1 of another table that was in its place") as found:
-            mirror.step()
-        assert f"end jobs that have the tag {two.tag!r}, then delete the table" in str(found.value.hint)
-    shutil.rmtree(table)
-    assert two.step().how == "created"
+    assert one.step().how == "replaced"
+    assert "found step 1 of another table that was in its place: it is replaced whole" in caplog.text
+    assert f"jobs that write to it have the tag {two.tag!r}" in caplog.text
+    assert two.step().how == "nothing"
     held = [("a", 1.0, 1), ("b", None, 2)] if key is None else [("a", 2.0, 1)]
     assert rows_of(table, keyed=key is not None) == Counter(held)
 
 
-def test_late_first_step_without_its_files_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_late_first_step_without_its_files_is_replaced(spark: SparkSession, tmp_path: Path) -> None:
     """The table was deleted between the files of a step and its commit."""
     world, table = Changing(tmp_path, 10, keyed=True), tmp_path / "a table"
     append(world.log, [(0, 1, ("a", 1.0, 1))], 1)
@@ -273,11 +275,14 @@ def test_late_first_step_without_its_files_is_refused(spark: SparkSession, tmp_p
     for file in table.glob("*.parquet"):
         file.unlink()
     mirror = mirror_to(spark, world.log, table, key="k")
-    with pytest.raises(DataLossError, match="found 1 of 1 files gone"):
-        mirror.step()
-    shutil.rmtree(table)
-    assert mirror.step().how == "created"
+    with pytest.raises(DataLossError, match="found 1 of 1 files gone") as found:
+        mirror.position()
+    assert f"end jobs that have the tag {mirror.tag!r}, then make a step" in str(found.value.hint)
+    assert mirror.step().how == "replaced"
     assert rows_of(table, keyed=True) == Counter({("a", 1.0, 1): 1})
+    append(world.log, [(1, 1, ("b", None, 2))], 2)
+    assert [mirror.step().how, mirror_to(spark, world.log, table, key="k").step().how] == ["merged", "nothing"]
+    assert rows_of(table, keyed=True) == Counter({("a", 1.0, 1): 1, ("b", None, 2): 1})
 
 
 def test_late_commit_behind_versions_that_are_gone_is_refused(spark: SparkSession, tmp_path: Path) -> None:
