@@ -244,7 +244,7 @@ class _CatchUp:
         rng = np.random.default_rng(7)
         self.orders = st.create_log(str(folder / "orders"), CATCH_UP_ORDERS, minimum=(0,))
         writer = self.orders.writer(owner="bench")
-        for first in range(1, self.times + 1, TOGETHER):  # one turn per commit
+        for first in range(1, self.times + 1, TOGETHER):
             after = min(first + TOGETHER, self.times + 1)
             at = np.repeat(np.arange(first, after), ROWS)
             ids = first * ROWS + np.arange(at.shape[0])
@@ -254,7 +254,7 @@ class _CatchUp:
         bank, every = self.rates.writer(owner="bench"), np.arange(self.keys)
         held = 1.0 + every % 64 / 8
         bank.append(pa.table({"_time": every * 0, "_diff": every * 0 + 1, "key": every, "rate": held}), advance_to=1)
-        for number in range(1, changes + 1):  # one turn per change
+        for number in range(1, changes + 1):
             at = 1 + number * self.times // (changes + 1)
             keys = rng.choice(self.keys, self.changed, replace=False)
             before = held[keys]
@@ -429,7 +429,7 @@ def _changes(times: int, keys: int) -> Iterator[tuple[int, pa.Table]]:
     columns = {"k": every, "seq": every * 0, "gone": every < 0, "v": every}
     yield 0, pa.table(columns, CHANGES)
     before = every[:ROWS]
-    for at in range(1, times + 1):  # one turn per time
+    for at in range(1, times + 1):
         changed = rng.choice(keys, ROWS, replace=False)
         seq = 2 * (at * ROWS + np.arange(ROWS))
         late = np.arange(ROWS) < (ROWS // 20 if at > 2 else 0)
@@ -510,7 +510,7 @@ def _upserted(spark: SparkSession, folder: Path, made: Mapping[int, pa.Table]) -
 
     add(0, 1)
     follow()
-    for first in range(1, len(made), TOGETHER):  # one turn per commit
+    for first in range(1, len(made), TOGETHER):
         add(first, min(first + TOGETHER, len(made)))
     return follow()
 

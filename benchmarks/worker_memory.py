@@ -57,7 +57,7 @@ class WorkerMemory:
 def workers_below(root: int) -> dict[int, int]:
     """Return the bytes that the Python workers below a process have taken for themselves, by their ids."""
     parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():  # one turn per process
+    for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 # The name, in brackets, may have spaces in it; then come the state and the parent.

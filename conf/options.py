@@ -633,7 +633,7 @@ def parse_options(table: OptionTable[ParsedT], given: Mapping[str, object], /) -
         if value is not None and _STORAGE.match(name)
     }
     keep_secret(storage)  # before anything is refused
-    for name, value in given.items():  # as many turns as options were given
+    for name, value in given.items():
         if value is None or _STORAGE.match(name):
             continue
         entry = known.get(option_key(name))

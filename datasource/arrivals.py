@@ -115,7 +115,7 @@ class Arrivals:
         history = History(self._log.progress(), self._log.domain)
         kind, minimum = self._log.kind, self._log.domain.minimum
         found: Seqs = {}
-        for name in history.names:  # one turn per stream
+        for name in history.names:
             seqs = history.seqs[history.commits_of(name)]
             low, high = 0, seqs.shape[0]  # commits before `low` were made behind since
             while low < high:
@@ -149,7 +149,7 @@ class Arrivals:
         sizes[read], files[read] = self._weights(history, commits[read], selection.streams)
         messages = np.where(read, history.messages[commits], 0)
         taken = commits[: admit_commits(messages, sizes, files, limits)]
-        for code in np.unique(history.streams[taken]).tolist():  # one turn per stream
+        for code in np.unique(history.streams[taken]).tolist():
             mine = history.seqs[taken][history.streams[taken] == code]
             position[history.names[code]] = int(mine.max()) + 1
         return position
@@ -205,7 +205,7 @@ class Arrivals:
         sizes = np.zeros(commits.shape[0], dtype=np.int64)
         files = np.zeros(commits.shape[0], dtype=np.int64)
         left = np.ones(len(index), dtype=np.bool_)
-        for code, name in enumerate(history.names):  # one turn per stream
+        for code, name in enumerate(history.names):
             mine = np.flatnonzero(history.streams[commits] == code)
             if not mine.size:
                 continue
@@ -248,7 +248,7 @@ class Arrivals:
         index = index.select(_may_hold_commits(index, wanted))
         n_splits = workers or default_splits(int(index.sizes.sum()))
         splits: list[dict[str, Any]] = [] if since is None else self._left(end, streams, workers)
-        for part in _cut(history, commits, n_splits):  # at most as many turns as splits
+        for part in _cut(history, commits, n_splits):
             splits.append(self._split(history, part, index, end.selection.start))
         if self._layout.content == "events":
             first = self._first_changes(history, low, end, opening_commits, opening=opening)
@@ -278,7 +278,7 @@ class Arrivals:
         index = index.select(_may_hold_commits(index, ranges))
         n_splits = workers or default_splits(int(index.sizes.sum()))
         found: list[dict[str, Any]] = []
-        for number in range(min(n_splits, len(index))):  # at most as many turns as splits
+        for number in range(min(n_splits, len(index))):
             files = index.select(np.arange(number, len(index), n_splits))
             pieces = tuple(FilePiece(path) for path in files.paths.tolist())
             found.append({"pieces": pieces, "commits": tuple(ranges), "size_bytes": int(files.sizes.sum())})
@@ -387,7 +387,7 @@ class Arrivals:
 
     def _check_reached(self, high: Seqs, origin: Seqs) -> None:
         present = self.present(None)
-        for name, seq in high.items():  # one turn per stream
+        for name, seq in high.items():
             if seq > max(present.get(name, 0), origin.get(name, 0)):
                 msg = (
                     f"could not read stream {name!r} of log {self._log.path!r} up to commit {seq}: "
@@ -419,7 +419,7 @@ def _placed(rows: pa.Table, place: int) -> pa.Table:
 def _between(history: History, low: Mapping[str, int], high: Mapping[str, int]) -> npt.NDArray[np.intp]:
     """Return the commits from one position to another, in order of stream and number."""
     parts = [np.empty(0, dtype=np.intp)]
-    for name in sorted(high):  # one turn per stream
+    for name in sorted(high):
         commits = history.commits_of(name)
         first, last = np.searchsorted(history.seqs[commits], [low.get(name, 0), high[name]])
         parts.append(np.arange(commits.start + first, commits.start + last))
@@ -451,7 +451,7 @@ def _cut(history: History, commits: npt.NDArray[np.intp], n_splits: int) -> list
 def _ranges(history: History, commits: npt.NDArray[np.intp]) -> list[tuple[str, int, int]]:
     """Return the numbers of commits, which have no gaps, per stream: first and end."""
     ranges = []
-    for code in np.unique(history.streams[commits]).tolist():  # one turn per stream
+    for code in np.unique(history.streams[commits]).tolist():
         seqs = history.seqs[commits][history.streams[commits] == code]
         ranges.append((history.names[code], int(seqs[0]), int(seqs[-1]) + 1))
     return ranges
@@ -466,7 +466,7 @@ def _chosen(position: Mapping[str, int], streams: Streams) -> Seqs:
 def _may_hold_commits(index: FileIndex, ranges: list[tuple[str, int, int]]) -> BoolArray:
     """Return which files may have rows of commits in any of the ranges (stream, first, end)."""
     chosen = np.zeros(len(index), dtype=np.bool_)
-    for name, first, last in ranges:  # one turn per stream
+    for name, first, last in ranges:
         if first < last:
             chosen |= index.may_hold_stream(name) & (index.seq_hi >= first) & (index.seq_lo < last)
     return chosen

@@ -81,7 +81,7 @@ class Catalog:
         if streams is None:
             return self._index
         chosen = np.zeros(len(self._index), dtype=np.bool_)
-        for name in streams:  # one turn per chosen stream
+        for name in streams:
             chosen |= self._index.may_hold_stream(name)
         return self._index.select(chosen)
 
@@ -126,7 +126,7 @@ class Catalog:
                 return TimeCounts(np.empty((0, domain.arity), np.int64), np.empty(0, np.int64))
             self._n_kept += counts.rows.shape[0]
         self._counts[path] = counts
-        while self._n_kept > _KEPT_TIMES and len(self._counts) > 1:  # each turn forgets a file
+        while self._n_kept > _KEPT_TIMES and len(self._counts) > 1:
             self._n_kept -= self._counts.pop(next(iter(self._counts))).rows.shape[0]
         return counts
 
@@ -215,7 +215,7 @@ class FileView:
 
     def counts(self, numbers: npt.NDArray[np.intp]) -> Sequence[TimeCounts]:
         """Return the exact times of the files with these numbers."""
-        found = [self.catalog.exact(str(self.paths[number])) for number in numbers]  # one turn per file
+        found = [self.catalog.exact(str(self.paths[number])) for number in numbers]
         if self.as_of is None:
             return found
         return [TimeCounts(np.maximum(counts.times, self.as_of), counts.rows) for counts in found]
@@ -236,7 +236,7 @@ class FileView:
             Lexicographic bounds, inclusive and exclusive, None where open; and the files with such times.
         """
         found: list[TimeCounts] = []
-        for number in range(self.paths.shape[0]):  # one turn per file
+        for number in range(self.paths.shape[0]):
             (counts,) = self.counts(np.array([number]))
             inside = within(counts.times, lower, upper)
             found.append(TimeCounts(counts.times[inside], counts.rows[inside]))

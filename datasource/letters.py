@@ -107,11 +107,11 @@ class LetterSplit:
     def read(self, storage: Storage) -> Iterator[pa.RecordBatch]:
         """Give out the letters, a file at a time."""
         inside = pa.unify_schemas([_PLACE, pa.schema([field for field in self.schema if field.name != LOG_ID])])
-        for path in self.paths:  # one turn per file
+        for path in self.paths:
             table = read_file(storage, path, inside)
             streams, seqs = table["_stream"], table["_seq"]
             chosen = pa.chunked_array([pa.repeat(pa.scalar(value=False), table.num_rows)])
-            for name, (low, high) in self.commits.items():  # one turn per stream
+            for name, (low, high) in self.commits.items():
                 among = pc.and_(pc.greater_equal(seqs, low), pc.less(seqs, high))
                 chosen = pc.or_(chosen, pc.and_(pc.equal(streams, name), among))
             table = table.filter(chosen)
@@ -208,12 +208,12 @@ class Letters:
         index, low = self._log.dead_files(), start["seqs"]
         commits = {name: (low.get(name, 0), high) for name, high in end["seqs"].items() if high > low.get(name, 0)}
         chosen = np.zeros(len(index), dtype=np.bool_)
-        for name, (first, last) in commits.items():  # one turn per stream
+        for name, (first, last) in commits.items():
             chosen |= index.may_hold_stream(name) & (index.seq_hi >= first) & (index.seq_lo < last)
         return index.paths[chosen].tolist(), index.sizes[chosen], commits
 
     def _check(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> None:
-        for offset in (start, end):  # two turns
+        for offset in (start, end):
             if offset.get("content") != "dead" or offset.get("version") != _VERSION:
                 msg = f"could not read the checkpoint: found {shown(dict(offset))}, which is no offset of dead letters"
                 raise InvalidUsageError(msg, hint="use a new checkpoint: this one belongs to another query")

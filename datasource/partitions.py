@@ -415,7 +415,7 @@ def restrict_layout(layout: ReplayLayout, wanted: pa.Schema, /) -> ReplayLayout:
     """
     if wanted.equals(layout.schema):
         return layout
-    for field in wanted:  # one turn per column
+    for field in wanted:
         place = layout.schema.get_field_index(field.name)
         found = layout.schema.field(place) if place >= 0 else None
         if found is None or found.type != field.type or (found.nullable and not field.nullable):

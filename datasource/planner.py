@@ -122,7 +122,7 @@ def _closed(frontier: Antichain, frontiers: Mapping[str, Antichain], streams: tu
     if streams is None or any(name not in frontiers for name in streams):
         return frontier
     found = Antichain.empty(frontier.arity)
-    for name in streams:  # one turn per chosen stream
+    for name in streams:
         found = found.meet(frontiers[name])
     return found
 
@@ -497,7 +497,7 @@ class ReplayPlanner:
         """Return the splits of a batch read: everything closed, or under ``arrival`` everything."""
         self._refresh(at_once=True)
         known = self._log.streams()
-        for name in self._first.selection.streams or ():  # one turn per chosen stream
+        for name in self._first.selection.streams or ():
             if name not in known:
                 # A stream may open while a query runs; a batch read would only ever find nothing.
                 raise missing_stream(self._log.path, name, known)
@@ -512,7 +512,7 @@ class ReplayPlanner:
         self._check_closed(begun)
         splits: list[Split] = []
         position, opening = begun, True
-        while True:  # at most two turns: contents, then changes
+        while True:  # at most twice: contents, then changes
             upper = self._upper(position)
             if upper == position.frontier and not (opening and self.layout.content == "events"):
                 # Numbered in each of the two plans; the read is one.
@@ -668,7 +668,7 @@ class ReplayPlanner:
         """
         self._checked_streams = True
         known = self._log.streams()
-        for name in offset.selection.streams or ():  # one turn per chosen stream
+        for name in offset.selection.streams or ():
             if name in known:
                 continue
             if offset.begin is not None and self._log.frontier().is_empty:

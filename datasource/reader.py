@@ -280,7 +280,7 @@ class _Files:
 
     def rows(self, batch_rows: int, *, sort: bool = False) -> Iterator[pa.RecordBatch]:
         """Give out all rows, with `sort` also the columns to sort them by."""
-        for number in range(len(self.split.pieces)):  # one turn per file
+        for number in range(len(self.split.pieces)):
             yield from self.piece(number, batch_rows, sort=sort)
 
     def piece(self, number: int, batch_rows: int, *, sort: bool = False) -> Iterator[pa.RecordBatch]:
@@ -370,7 +370,7 @@ class _Files:
         if self.may_have is not None and wanted.any():
             wanted &= self.may_have(file, groups)
         runs: list[tuple[list[int], bool]] = []
-        for place in np.flatnonzero(wanted).tolist():  # one turn per row group
+        for place in np.flatnonzero(wanted).tolist():
             group, all_rows = groups[place], bool(whole[place])
             if runs and runs[-1][1] == all_rows and runs[-1][0][-1] == group - 1:
                 runs[-1][0].append(group)
@@ -388,7 +388,7 @@ class _Files:
             field = file.schema_arrow.get_field_index(name)
             if name not in places or file.schema_arrow.field(field).type != kind.arrow:
                 return None
-            for place, group in enumerate(groups):  # one turn per row group
+            for place, group in enumerate(groups):
                 statistics = metadata.row_group(group).column(places[name]).statistics
                 if statistics is None or not statistics.has_min_max:
                     return None
@@ -512,7 +512,7 @@ def _in_order(files: _Files, split: Split, layout: ReplayLayout, batch_rows: int
         progress = progress.sort_by([("_sort_stream", "ascending"), ("_sort_seq", "ascending")])
         places = _commit_order(progress)
         done = 0
-        for number, piece in enumerate(split.pieces):  # one turn per file
+        for number, piece in enumerate(split.pieces):
             before = bisect_left(places, piece.commit or ("", 0))
             yield from _without_sort(progress.slice(done, before - done), layout)
             done = before

@@ -95,7 +95,7 @@ class RecentProgress:
         wanted : mapping of str to int
             By stream the number of a commit, from the one before the position that was asked for last.
         """
-        rows = {name: self._rows_of(name, seq) for name, seq in wanted.items()}  # one turn per stream
+        rows = {name: self._rows_of(name, seq) for name, seq in wanted.items()}
         return {name: found[_OWN_AT][0].value or 0 for name, found in rows.items()}
 
     def states(self, wanted: Mapping[str, int]) -> dict[str, StreamState]:
@@ -107,7 +107,7 @@ class RecentProgress:
             As of `moments`.
         """
         form, found = self._log.format, {}
-        for name, seq in wanted.items():  # one turn per stream
+        for name, seq in wanted.items():
             rows = self._rows_of(name, seq)
             rows = rows.set_column(rows.schema.get_field_index("_at"), "_at", rows[_OWN_AT])
             found[name] = batch_state(form, rows.drop_columns([_OWN_AT]))
@@ -131,7 +131,7 @@ class RecentProgress:
         self._floor = {} if moments else dict(position)
         index = self._log.progress_files()
         chosen = np.zeros(len(index), dtype=np.bool_)
-        for name in self._log.positions():  # one turn per stream
+        for name in self._log.positions():
             if self._wants(name):
                 chosen |= index.may_hold_stream(name) & (index.seq_hi >= self._floor.get(name, 0) - 1)
         rows = self._read(index.paths[chosen].tolist())
@@ -161,7 +161,7 @@ class RecentProgress:
         """Return which rows belong to commits of streams that matter, from a position on."""
         seqs = rows["_seq"].to_numpy()
         chosen: BoolArray = np.zeros(rows.num_rows, dtype=np.bool_)
-        for name in pc.unique(rows["_stream"]).to_pylist():  # one turn per stream
+        for name in pc.unique(rows["_stream"]).to_pylist():
             if self._wants(name):
                 chosen |= pc.equal(rows["_stream"], name).to_numpy() & (seqs >= position.get(name, 0))
         return pa.array(chosen)

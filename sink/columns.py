@@ -107,7 +107,6 @@ class ColumnRoles:
             Columns that exist are not copied.
         """
         fields = self.form.payload
-        # One turn per column of the log.
         columns = [
             pa.nulls(table.num_rows, field.type) if source is None else table.column(source)
             for field, source in zip(fields, self.payload, strict=True)
@@ -417,7 +416,6 @@ def _match(
     names = list(arrow.names)
     found_in = {field.name: _lookup(field.name, names) for field in form.payload}
     sources: list[str | None] = []
-    # One turn per column of the log.
     for field in form.payload:
         name = found_in[field.name]
         if name is None:
@@ -461,7 +459,6 @@ def _event_columns(schema: StructType) -> tuple[str, str, tuple[str, ...]]:
         raise _no_own_column(_EVENTS, missing[0])
     times = _own_times(schema, _EVENTS)
     event, delta = lower["_event"], lower["_delta"]
-    # One turn per column of the two.
     for name, wanted in ((event, "string"), (delta, "integer")):
         kind = arrow_schema(type(schema)([schema[name]])).field(0).type
         if not (pa.types.is_string(kind) if wanted == "string" else pa.types.is_signed_integer(kind)):
@@ -476,7 +473,7 @@ def _own_times(schema: StructType, why: str) -> tuple[str, ...]:
     if "_time" in lower:
         return (lower["_time"],)
     n = 0
-    while f"_time_{n}" in lower:  # as many turns as the time has coordinates
+    while f"_time_{n}" in lower:
         n += 1
     if not n:
         raise _no_own_column(why, "_time")
@@ -515,7 +512,6 @@ def _diff_column(schema: StructType, options: SinkOptions, *, events: bool, upda
 def _time_types(schema: StructType, times: tuple[str, ...], form: LogFormat | None) -> tuple[str, ...]:
     """Return the types of the time columns, checked against the log's."""
     found: list[TimeType] = []
-    # One turn per coordinate of the time.
     for name in times:
         kind = arrow_schema(type(schema)([schema[name]])).field(0).type
         try:
@@ -537,7 +533,6 @@ def _time_types(schema: StructType, times: tuple[str, ...], form: LogFormat | No
             hint="name one time column per coordinate, or capture into a new log",
             context={"columns": list(times)},
         )
-    # One turn per coordinate of the time.
     for name, has, wants in zip(times, found, stored, strict=True):
         if not has.fits_in(wants):
             msg = f"could not use column {name!r} as time: found type {has.value!r}, the log's is {wants.value!r}"

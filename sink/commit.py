@@ -406,7 +406,7 @@ def delete_files(
         log = find(plan.options.path, plan.options.storage_options)
         unknown = paths if log is None else paths - log.live_paths(paths)
         storage = open_storage(plan.options.path, plan.options.storage_options)
-        for path in sorted(unknown):  # as many turns as files
+        for path in sorted(unknown):
             storage.delete(path)
     except (TimelyError, OSError):
         return
@@ -484,7 +484,7 @@ def _check_visible(plan: CapturePlan, whole: TaskReport) -> None:
     storage = open_storage(plan.options.path, plan.options.storage_options)
     if not storage.local:
         return
-    for file in whole.files:  # as many turns as files; one look at the directory each
+    for file in whole.files:  # one look at the directory each
         if not storage.exists(file.path):
             msg = (
                 f"could not commit to log {plan.options.path!r}: found no file {file.path!r}, which a task has written"

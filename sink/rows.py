@@ -70,7 +70,7 @@ def write_rows(plan: CapturePlan, ident: BatchId, batches: Iterable[pa.RecordBat
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     try:
-        for batch in batches:  # one turn per record batch, about 10,000 rows each
+        for batch in batches:  # about 10,000 rows each
             if batch.num_rows == 0:
                 continue
             held.append(batch)
@@ -230,7 +230,7 @@ class _Task:
 
     def discard(self) -> None:
         """Delete what was written; called when the task fails."""
-        for path in self.begun:  # as many turns as files
+        for path in self.begun:
             try:
                 self.storage.delete(path)
             except StorageError:

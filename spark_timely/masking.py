@@ -161,7 +161,7 @@ def masked_value(value: object, /) -> object:
 def _holds_secret(value: object) -> bool:
     seen: dict[int, object] = {}  # keeps them alive, so that no other object gets the number of one
     todo, left = [value], _MOST_PARTS
-    while todo:  # as many turns as parts
+    while todo:
         one = todo.pop()
         try:
             if issubclass(type(one), str):
@@ -370,7 +370,7 @@ def mask_exception(error: BaseException | None, /) -> None:
     """
     seen: set[int] = set()
     todo: list[object] = [error]
-    while todo and len(seen) < _MOST_EXCEPTIONS:  # as many turns as exceptions
+    while todo and len(seen) < _MOST_EXCEPTIONS:
         one = todo.pop()
         if issubclass(type(one), BaseException) and id(one) not in seen:
             seen.add(id(one))

@@ -183,7 +183,7 @@ def sized(n_bytes: int, /) -> str:
         return f"{n_bytes} bytes"
     size, units = float(n_bytes), iter(("kB", "MB", "GB", "TB", "PB"))
     unit = ""
-    while size >= 1024 and (after := next(units, None)) is not None:  # five turns at most
+    while size >= 1024 and (after := next(units, None)) is not None:
         size, unit = size / 1024, after
     return f"{size:.1f} {unit}"
 
@@ -242,7 +242,7 @@ def _columns(known: Mapping[str, Node]) -> list[list[str]]:
     """Return the names by their distance from the inputs, each column ordered by where its inputs are."""
     depth: dict[str, int] = {}
     waiting = list(known)
-    for _ in range(len(known)):  # at most one round per node: there are no cycles, and a cycle ends here too
+    for _ in range(len(known)):  # at most once a node: there are no cycles, and a cycle ends here too
         later = []
         for name in waiting:
             inputs = [source for source in known[name].inputs if source in known]

@@ -176,7 +176,7 @@ def is_condition(text: str, /) -> bool:
 def _is_known(node: exp.Expr) -> bool:
     """Tell whether all parts of a condition are known, as `_Meaning` knows them."""
     parts = [node]
-    while parts:  # one turn per part: a chain may be longer than Python's stack is deep
+    while parts:  # no recursion: a chain may be longer than Python's stack is deep
         part = parts.pop()
         kind = type(part).__name__
         if kind not in _PARTS or any(value and name not in _PARTS[kind] for name, value in part.args.items()):

@@ -247,7 +247,7 @@ def _why(error: Exception, replaced: dict[str, str]) -> str:
         said = str(first.get("description", ""))
     said = _READ.sub(lambda found: "the end" if found[1] == "SENTINEL" else shown(found[2]), said.rstrip("."))
     said = _MISSED.sub(lambda found: f"an incomplete {_MISSED_IN.get(found[1], 'expression')}", said)
-    for other, word in replaced.items():  # one turn per word
+    for other, word in replaced.items():
         said = said.replace(other, word)
     return said if first is None else f"{said} at line {first.get('line')}, col {first.get('col')}"
 

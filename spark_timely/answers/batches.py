@@ -181,7 +181,7 @@ def course_of(
     if domain is not None:
         after = domain.successors(as_of)
     else:
-        nexts = [(*as_of[:i], x + 1, *as_of[i + 1 :]) for i, x in enumerate(as_of)]  # one turn per coordinate
+        nexts = [(*as_of[:i], x + 1, *as_of[i + 1 :]) for i, x in enumerate(as_of)]
         after = Antichain.of(*nexts)
     if not snapshot:
         return Course(minimum, as_of, after, after, end)

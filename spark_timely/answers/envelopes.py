@@ -182,7 +182,7 @@ def row_form(
             raise InvalidUsageError(msg, hint="give the columns of which each value has at most one row, each once")
     orders = order_of(attempt, order_by, form.payload.append(pa.field(DIFF, pa.int64())))
     known = form.payload.names
-    for name in keys:  # one turn per column
+    for name in keys:
         if name not in known:
             msg = f"{attempt}: found no column {name!r}"
             raise SchemaMismatchError(msg, hint=f"choose among its columns: {shown(known)}", context={"column": name})
@@ -212,7 +212,7 @@ def _order_of(table: pa.Table, times: Sequence[str], orders: Sequence[OrderBy]) 
     """Return the places of the rows in their order: by time, then as asked for, then as they were."""
     columns: dict[str, Any] = {f"t{i}": table[name] for i, name in enumerate(times)}
     keys = [(name, "ascending") for name in columns]
-    for i, order in enumerate(orders):  # one turn per column
+    for i, order in enumerate(orders):
         value, direction = table[order.column], "descending" if order.descending else "ascending"
         # Arrow puts nulls, and NaN, to the end whatever the direction.
         columns[f"n{i}"] = pc.is_null(value)
@@ -252,7 +252,7 @@ def _enveloped(envelope: EnvelopeName, updates: pa.Table, times: Sequence[str], 
         sides = [("", after, has_after)]
     else:
         sides = [("before_", before, has_before), ("after_", after, has_after)]
-    for prefix, places, there in sides:  # one or two turns
+    for prefix, places, there in sides:
         taken = pa.array(places, mask=~there)
         columns.update({f"{prefix}{name}": updates[name].take(taken) for name in values})
     return ordered_by_time(pa.table(columns), times)

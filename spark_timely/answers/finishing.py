@@ -76,7 +76,7 @@ def order_of(attempt: str, order_by: OrderLike | None, payload: pa.Schema) -> tu
         msg = f"{attempt}: found order_by={shown(order_by)}"
         raise InvalidUsageError(msg, hint=_HINT)
     found: dict[str, OrderBy] = {}
-    for entry in entries:  # one turn per column
+    for entry in entries:
         parts = (entry,) if isinstance(entry, str) else entry
         if not isinstance(parts, list | tuple) or not 1 <= len(parts) <= 3:
             msg = f"{attempt}: found {shown(entry)} in order_by"
@@ -122,7 +122,7 @@ def row_sizes(rows: pa.Table) -> IntArray:
     [35, 10]
     """
     sizes = np.full(rows.num_rows, _COUNT_BYTES, np.int64)
-    for column in rows.columns:  # one turn per column
+    for column in rows.columns:
         array = column.combine_chunks()
         sizes += _value_sizes(pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array)
     return sizes
@@ -286,10 +286,10 @@ def _ranks(rows: pa.Table, order: Sequence[OrderBy]) -> pa.Array:
     named = [each.column for each in order]
     others = [name for name in rows.schema.names if name not in (*named, DIFF)]
     keys: list[tuple[pa.ChunkedArray, str]] = []
-    for each in order:  # one turn per column
+    for each in order:
         _add_keys(keys, rows.column(each.column), descending=each.descending, nulls_first=each.nulls_first)
     nested = False
-    for name in others:  # one turn per column
+    for name in others:
         if pa.types.is_nested(rows.schema.field(name).type):
             nested = True
         else:

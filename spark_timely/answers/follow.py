@@ -152,17 +152,17 @@ def read_interval(log: Log, course: Course, interval: Interval) -> pa.Table:
         if form.kind != "collection":
             table = table.append_column(DIFF, pa.array(np.ones(table.num_rows, np.int64)))
         if (moved != times).any():
-            for name, column in domain.to_columns(moved).items():  # one turn per coordinate
+            for name, column in domain.to_columns(moved).items():
                 place = table.schema.get_field_index(name)
                 table = table.set_column(place, table.schema.field(place), column)
         return table.select(names).cast(empty.schema)
 
     found, waiting, n_waiting = empty, [], 0
     step = 1 if log.storage.local else _AT_ONCE
-    for start in range(0, len(chosen), step):  # as many turns as files
+    for start in range(0, len(chosen), step):
         places = chosen[start : start + step].tolist()
         pieces = [piece for i in places for piece in _pieces(log, index.paths[i], int(index.rows[i]), interval, origin)]
-        for first in range(0, len(pieces), step):  # one turn, but for large files
+        for first in range(0, len(pieces), step):  # more than one only for large files
             parts = side_by_side(log.storage, part_of, pieces[first : first + step])  # type: ignore[arg-type]
             waiting += parts
             n_waiting += sum(part.num_rows for part in parts)
@@ -201,7 +201,7 @@ def _pieces(log: Log, path: str, n_rows: int, interval: Interval, origin: IntArr
         held = ~sure | _may_hold(interval, least, greatest, origin)
     pieces: list[_Piece] = []
     groups: list[int] = []
-    for group in np.flatnonzero(held).tolist():  # one turn per row group
+    for group in np.flatnonzero(held).tolist():
         groups.append(group)
         if sum(sizes[each] for each in groups) >= _LEAST_ROWS:
             pieces.append((path, groups))
@@ -399,7 +399,7 @@ class Follower:
 
     def end(self) -> None:
         """Remove all subscriptions, as closing each does, and wait for the thread."""
-        for subscriber in list(self._subscribers):  # as many turns as there are
+        for subscriber in list(self._subscribers):
             self.detach(subscriber)
         thread = self._thread
         if thread is not None:
@@ -454,7 +454,7 @@ class Follower:
             )
         deadline, looked = self._now() + timeout_s, False
         with self._lock:
-            while True:  # as many turns as there is news
+            while True:
                 if subscriber.closed or subscriber.progress.has_ended:
                     return None
                 self.positions.check(subscriber.holder)
@@ -618,7 +618,7 @@ class Follower:
 
     def _run(self) -> None:
         """Look while somebody waits, and write positions when it is time, until there is no subscription."""
-        while True:  # as many turns as looks
+        while True:
             while self._gone:
                 self.detach(self._gone.popleft())
             with self._lock:
@@ -677,7 +677,7 @@ _following = threading.Lock()
 @atexit.register
 def _end_all() -> None:
     """Write what was acknowledged when the process ends, although nobody closed the subscriptions."""
-    for follower in list(_followers.values()):  # as many turns as logs
+    for follower in list(_followers.values()):
         if follower.is_of_this_process():
             follower.end()
 

@@ -104,7 +104,7 @@ class Indexes:
             return None, "times of several coordinates have no index"
         wanted = frozenset(plan.keys.schema.names)
         why = "the log has no index by these keys"
-        for name in self._folders():  # one turn per index
+        for name in self._folders():
             found = self._current(log, name)
             if found is None or found.named != wanted:
                 continue
@@ -202,7 +202,7 @@ def _thinned(plan: PeekPlan, index: IndexNow, wanted: npt.NDArray[np.uint64], ta
     apart = set(names) <= set(plan.columns)
     parts: list[Updates] = []
     first = 0
-    while first < wanted.shape[0] and not thinning.done:  # one turn per piece of the keys
+    while first < wanted.shape[0] and not thinning.done:
         stop = int(np.searchsorted(wanted[:, 0], wanted[min(first + _KEYS_AT_ONCE, wanted.shape[0]) - 1, 0], "right"))
         piece = wanted[first:stop]
         found = list(_found(plan, index, piece))
@@ -229,8 +229,8 @@ def _found(plan: PeekPlan, index: IndexNow, wanted: npt.NDArray[np.uint64]) -> l
     if hashes.shape[0] > 1:
         hashes = hashes[np.concatenate([[True], hashes[1:] != hashes[:-1]])]
     found = []
-    for run in index.runs:  # one turn per run
-        for each in run.look_up(hashes):  # one turn per piece of a run
+    for run in index.runs:
+        for each in run.look_up(hashes):
             updates = Updates(each.times.reshape(-1, 1), each.diffs, each.rows)
             # Rows of other keys may have the same half of a hash.
             if few:

@@ -107,10 +107,7 @@ class Footer:
     def __init__(self, metadata: pq.FileMetaData, schema: pa.Schema) -> None:
         self.metadata, self.schema = metadata, schema
         self.n_groups = metadata.num_row_groups
-        self._places = {
-            metadata.schema.column(place).path: place
-            for place in range(metadata.num_columns)  # one turn per column
-        }
+        self._places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
         self._bounds: dict[str, tuple[Any, Any, BoolArray, BoolArray] | None] = {}
         self._sizes: dict[frozenset[str], IntArray] = {}
 
@@ -145,7 +142,7 @@ class Footer:
         highs: list[object] = []
         known = np.zeros(self.n_groups, np.bool_)
         nulls = np.ones(self.n_groups, np.bool_)
-        for group in range(self.n_groups):  # one turn per row group, once per file
+        for group in range(self.n_groups):  # once per file
             found = self.metadata.row_group(group).column(place).statistics
             told = found is not None and found.has_min_max
             low, high = (found.min_raw, found.max_raw) if told and whole else (0, 0)
@@ -339,7 +336,7 @@ class KeptFiles:
         if choose is not None and keys:
             wanted = in_schema(table.select([name for name in keys if name in present]), key_schema)
             table = _filtered(table, choose(wanted))
-        for name, (value,) in same.items():  # one turn per column
+        for name, (value,) in same.items():
             kind = footer.schema.field(name).type
             number = pa.scalar(value, pa.int64()).cast(pa.int64())
             whole = pa.int32() if pa.types.is_date32(kind) else pa.int64()
@@ -366,7 +363,7 @@ class KeptFiles:
             if key not in self._decoded and found.size_bytes <= self._budget:
                 self._decoded[key] = found
                 self._decoded_bytes += found.size_bytes
-                while self._decoded_bytes > self._budget:  # one turn per file that has to go
+                while self._decoded_bytes > self._budget:
                     _, gone = self._decoded.popitem(last=False)
                     self._decoded_bytes -= gone.size_bytes
         return found, True
@@ -421,7 +418,7 @@ class KeptFiles:
         missing = [each for each in files if base is None or f"{each[1]}:{each[0]}" not in base.paths]
         n_read = 0
         parts = []
-        for path, size in missing:  # one turn per file that came since
+        for path, size in missing:
             found, was_read = self.decoded(plan, path, size)
             n_read += was_read
             parts.append(found)

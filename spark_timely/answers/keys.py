@@ -155,7 +155,7 @@ def same_keys(hashes: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) ->
         return np.zeros(hashes.shape[0], np.bool_)
     places = np.searchsorted(wanted[:, 0], hashes[:, 0])
     found = np.zeros(hashes.shape[0], np.bool_)
-    while True:  # one turn, but where keys have the same first half
+    while True:  # again only where keys have the same first half
         inside = places < wanted.shape[0]
         at = wanted[np.where(inside, places, 0)]
         near = inside & (at[:, 0] == hashes[:, 0])
@@ -186,7 +186,7 @@ def _named(attempt: str, keys: object) -> tuple[tuple[str, ...], object]:
 
 def _columns(attempt: str, names: tuple[str, ...], payload: pa.Schema) -> KeyColumns:
     found = []
-    for name in names:  # one turn per column
+    for name in names:
         if name not in payload.names:
             msg = f"{attempt}: found no column {name!r}"
             raise SchemaMismatchError(
@@ -212,7 +212,7 @@ def _typed(attempt: str, keys: pa.Table, columns: KeyColumns) -> pa.Table:
     except TimelyError as error:
         msg = f"{attempt}: found keys of other types: {error.message}"
         raise SchemaMismatchError(msg, hint=error.hint or _HINT) from error
-    for field in columns.fields:  # one turn per column: doubles that are to be floats are rounded
+    for field in columns.fields:  # doubles that are to be floats are rounded
         given, kept = keys.column(field.name), found.column(field.name)
         if pa.types.is_floating(field.type) and pa.types.is_floating(given.type):
             _check_exact(attempt, given.cast(pa.float64()), kept, field)

@@ -118,7 +118,7 @@ def plan_scan(plan: PeekPlan, index: FileIndex, kept: KeptFiles, *, lower: int |
     large = np.flatnonzero(chosen & ~small).tolist()
     pieces, sizes, n_bytes = [], {}, 0 if is_few else small_bytes
     columns = frozenset((*plan.form.domain.columns, "_diff", *plan.read_columns))
-    for number in large:  # one turn per large file that may hold such times
+    for number in large:
         path, size = index.paths[number], int(index.sizes[number])
         footer = kept.footer(plan.storage, path, size)
         may = _groups(plan, footer, lower)
@@ -142,7 +142,7 @@ def may_hold(index: FileIndex, at: tuple[int, ...], low: Antichain | None) -> Bo
 def _groups(plan: PeekPlan, footer: Footer, lower: int | None) -> BoolArray:
     """Return which row groups of a file may hold updates that count (invariant 1)."""
     may = np.ones(footer.n_groups, np.bool_)
-    for name, stop in zip(plan.form.domain.columns, plan.at, strict=True):  # one turn per coordinate
+    for name, stop in zip(plan.form.domain.columns, plan.at, strict=True):
         bounds = footer.bounds(name)
         if bounds is not None:
             lows, highs, known, _ = bounds
@@ -152,7 +152,7 @@ def _groups(plan: PeekPlan, footer: Footer, lower: int | None) -> BoolArray:
             may &= ~known | inside
     if plan.keys is None:
         return may
-    for field in plan.keys.schema:  # one turn per column of the key
+    for field in plan.keys.schema:
         bounds = footer.bounds(field.name)
         if bounds is None:
             continue
@@ -197,7 +197,7 @@ def scan(plan: PeekPlan, what: Scan, kept: KeptFiles) -> tuple[pa.Table, int]:
     parts: list[Updates] = []
     n_read = 0
     enough = plan.bound if what.only_adds and not plan.order else None
-    for part, was_read in _parts(plan, what, kept):  # one turn per file or row group
+    for part, was_read in _parts(plan, what, kept):
         n_read += was_read
         if part is not None and part.times.shape[0]:
             parts.append(part)
@@ -227,7 +227,7 @@ def _parts(plan: PeekPlan, what: Scan, kept: KeptFiles) -> Iterator[tuple[Update
         found, n_read = kept.find(plan, what.small)
         yield (None if found is None else matching(plan, found, lower=what.lower, keyed=True)), n_read
     elif plan.storage.local:
-        for path, size in what.small:  # one turn per small file
+        for path, size in what.small:
             found, was_read = kept.decoded(plan, path, size)
             yield matching(plan, found, lower=what.lower), int(was_read)
     else:
@@ -237,7 +237,7 @@ def _parts(plan: PeekPlan, what: Scan, kept: KeptFiles) -> Iterator[tuple[Update
         ):
             yield matching(plan, found, lower=what.lower), int(was_read)
     choose = None if plan.keys is None else partial(of_keys, keys=plan.keys)
-    for piece in what.pieces:  # one turn per large file
+    for piece in what.pieces:
         size = (what.sizes or {})[piece.path]
         for number, groups in enumerate(_at_once(piece, kept.footer(plan.storage, piece.path, size), plan, what)):
             read = kept.read(plan, size, Pieces(piece.path, groups), plan.read_columns, choose)
@@ -252,7 +252,7 @@ def _at_once(piece: Pieces, footer: Footer, plan: PeekPlan, what: Scan) -> Itera
     most = 0 if what.only_adds and plan.bound is not None and not plan.order else _MOST_AT_ONCE_BYTES
     sizes = footer.sizes(frozenset((*plan.form.domain.columns, "_diff", *plan.read_columns)))
     first, n_bytes = 0, 0
-    for number, group in enumerate(piece.groups):  # one turn per row group
+    for number, group in enumerate(piece.groups):
         if number > first and n_bytes + int(sizes[group]) > most:
             yield piece.groups[first:number]
             first, n_bytes = number, 0
@@ -360,11 +360,11 @@ def tail_of(plan: PeekPlan, what: Scan, kept: KeptFiles) -> tuple[list[Updates],
         if mine is not None:
             found.append(mine)
     elif what.small:
-        for path, size in what.small:  # one turn per file
+        for path, size in what.small:
             every, was_read = kept.decoded(plan, path, size)
             found.append(every.where(of_keys(every.rows, plan.keys)))
             n_read += was_read
-    for piece in what.pieces:  # one turn per large file
+    for piece in what.pieces:
         size = (what.sizes or {})[piece.path]
         found.append(kept.read(plan, size, piece, plan.read_columns, partial(of_keys, keys=plan.keys)))
         n_read += 1

@@ -226,7 +226,7 @@ class Positions:
 
     def seen(self, retainers: Mapping[str, Retainer]) -> None:
         """Take notice of who retains what, as a snapshot of the log says (invariant 4)."""
-        for name, holder in list(self._holders.items()):  # one turn per name
+        for name, holder in list(self._holders.items()):
             found = retainers.get(name)
             if found is not None and found.run not in ("", holder.run) and found.turn >= (holder.turn or 0):
                 holder.refused = self._taken_over(name)
@@ -234,7 +234,7 @@ class Positions:
     def due_s(self) -> float:
         """Return after how many seconds something is to be written; infinity where nothing is."""
         now, found = self._now(), float("inf")
-        for holder in self._all():  # one turn per name
+        for holder in self._all():
             rest = holder.renew_s if holder.wanted == holder.written else min(_LEAST_S, holder.renew_s)
             found = min(found, holder.written_at + rest - now)
         if self._failed_at is not None:
@@ -282,7 +282,7 @@ class Positions:
         ]
         retainers, refused = self._log.retain_several(wanted)
         self.commits += 1
-        for holder, said in zip(mine, wanted, strict=True):  # one turn per name
+        for holder, said in zip(mine, wanted, strict=True):
             if holder.name in refused:
                 holder.refused = self._refusal(holder, refused[holder.name])
                 continue

@@ -381,7 +381,7 @@ def _tables(names: object) -> dict[str, Target]:
         msg = f"could not {_ATTEMPT}: found names={shown(names)}"
         raise InvalidUsageError(msg, hint="give names={'orders': '/data/orders'}")
     tables: dict[str, Target] = {}
-    for name, target in names.items():  # one turn per name
+    for name, target in names.items():
         if not isinstance(name, str) or not name or name.lower() in tables:
             msg = f"could not {_ATTEMPT}: found name {shown(name)} in names"
             raise InvalidUsageError(msg, hint="give each log a name of its own; the case of letters says nothing")
@@ -464,7 +464,7 @@ def _unqualified(text: str, tokens: list[Token]) -> tuple[str, str | None]:
     if not left_out:
         return text, None
     parts, end = [], tokens[0].start
-    for token in sorted(left_out, key=lambda token: token.start):  # one turn per piece
+    for token in sorted(left_out, key=lambda token: token.start):
         parts.append(text[end : token.start])
         end = token.end
     return "".join([*parts, text[end : tokens[-1].end]]).rstrip(), named.name
@@ -537,7 +537,7 @@ class _Reading:
     def _list(self, read: Callable[[], _Found | None]) -> list[_Found] | None:
         """Pass a list with commas between its entries; None if one is no entry."""
         found: list[_Found] = []
-        while (entry := read()) is not None:  # one turn per entry
+        while (entry := read()) is not None:
             found.append(entry)
             if not self._took(","):
                 return found
@@ -732,7 +732,7 @@ class _Reading:
     def _condition(self) -> str | None:
         """Pass a condition; None if it is none that a peek knows."""
         begin = self._at
-        while not self.ended and self._tokens[self._at].word not in _ENDS:  # one turn per piece
+        while not self.ended and self._tokens[self._at].word not in _ENDS:
             self._at += 1
         pieces = self._tokens[begin : self._at]
         if not pieces:
@@ -752,7 +752,7 @@ class _Reading:
         envelope: EnvelopeName | None = None
         key: tuple[str, ...] = ()
         order: Order = ()
-        while not self.ended:  # one turn per clause, each at most once
+        while not self.ended:  # each clause at most once
             if not options and self._took("with"):
                 options = self._subscribe_options()
             elif envelope is None and not order and self._took("envelope"):
@@ -783,7 +783,7 @@ class _Reading:
             self._at += 1
             if not self._took("="):
                 return token.word, True
-            for word, value in (("true", True), ("false", False)):  # two turns
+            for word, value in (("true", True), ("false", False)):
                 if self._took(word):
                     return token.word, value
             return None
@@ -841,7 +841,7 @@ class _Reading:
     def _closing(self, hint: str) -> int:
         """Return where the bracket that was passed is closed."""
         depth = 1
-        for at in range(self._at, len(self._tokens)):  # one turn per piece
+        for at in range(self._at, len(self._tokens)):
             token = self._tokens[at]
             depth += {"(": 1, ")": -1}.get(token.text, 0) if token.kind == "symbol" else 0
             if depth == 0:

@@ -206,7 +206,7 @@ class Subscription:
         left_s = seconds_of(attempt, "timeout_s", timeout_s, optional=True)
         deadline, missing = clock.monotonic() + left_s, n
         found: list[pa.Table] = []
-        while missing is None or missing > 0:  # as many turns as batches
+        while missing is None or missing > 0:
             wait_s = 0.0 if found else max(deadline - clock.monotonic(), 0.0)
             batch = self._rest or self._next(wait_s)
             if batch is None:
@@ -442,7 +442,7 @@ def subscribe(
     """
     path = target.path if isinstance(target, Log) else _path(target)
     attempt = f"could not subscribe to log {path!r}"
-    for said, value in (("snapshot", snapshot), ("forgotten", forgotten)):  # two turns
+    for said, value in (("snapshot", snapshot), ("forgotten", forgotten)):
         if not isinstance(value, bool):
             msg = f"{attempt}: found {said}={shown(value)}"
             raise InvalidUsageError(msg, hint="give True or False")

@@ -171,7 +171,7 @@ class TimestampExplanation:
             ("complete before (upper)", domain.show_frontier(self.upper)),
             ("type of times", ", ".join(kind.value for kind in domain.types)),
         ]
-        for each in self.inputs:  # one turn per input
+        for each in self.inputs:
             answers = "" if each.answers_at(self.time) else ", waited for"
             rows.append((f"input {each.name}", f"{_interval(domain, each)}{answers}"))
         width = max(len(name) for name, _ in rows)
@@ -281,7 +281,7 @@ def opened_targets(targets: Targets, /, *, storage_options: Mapping[str, str] | 
     paths = [log for _, log in named if not isinstance(log, Log)]
     options = checked_options(storage_options, *map(normal_path, paths))
     opened: list[tuple[str, Log]] = []
-    for name, log in named:  # one turn per log
+    for name, log in named:
         if isinstance(log, Log):
             log.refresh()
             one = log
@@ -457,7 +457,7 @@ def check_complete(attempt: str, chosen: TimestampExplanation, /) -> None:
 def _check_comparable(inputs: Sequence[Input]) -> None:
     """Refuse times that number micro-batches of different queries: they mean nothing to each other."""
     owners: dict[str, str] = {}
-    for each in inputs:  # one turn per input
+    for each in inputs:
         if each.numbered_by:
             owners.setdefault(each.numbered_by, each.path)
     if len(owners) < 2:
@@ -482,7 +482,7 @@ def domain_of(opened: Sequence[tuple[str, Log]]) -> TimeDomain:
     """
     first = opened[0][1]
     domain = TimeDomain(first.domain.types)
-    for _, log in opened:  # one turn per log
+    for _, log in opened:
         if log.domain.types != domain.types:
             found, wanted = ([kind.value for kind in each.domain.types] for each in (log, first))
             msg = (

@@ -197,7 +197,7 @@ def is_worth_it(table: pa.Table, within: int | None) -> bool:
     if not within:
         return within is None
     n, work = table.num_rows, 0
-    for name, column in zip(table.schema.names, table.columns, strict=True):  # one turn per column
+    for name, column in zip(table.schema.names, table.columns, strict=True):
         if name in _OURS:
             continue
         kind = _KINDS.get(column.type.id)

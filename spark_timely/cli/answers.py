@@ -156,7 +156,7 @@ def names_of(text: str) -> list[str]:
 def keys_of(schema: pa.Schema, pairs: Sequence[str]) -> dict[Any, list[Any]] | None:
     """Return the keys that were given: the n-th values of several columns belong together."""
     values: dict[str, list[object]] = {}
-    for pair in pairs:  # one turn per option
+    for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
             msg = f"could not read the command line: found --key {shown(pair)}"
@@ -220,13 +220,13 @@ class _Signals:
         """Take signals until the end, and leave them as they were."""
         before: dict[signal.Signals, Any] = {}
         with suppress(ValueError):  # not the main thread
-            for number in (signal.SIGINT, signal.SIGTERM):  # two turns
+            for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     before[number] = signal.signal(number, self._take)
         try:
             yield self
         finally:
-            for number, handler in before.items():  # two turns at most
+            for number, handler in before.items():
                 signal.signal(number, handler)
 
 
@@ -287,7 +287,7 @@ def _print_changes(
     """Print batches as they come, each as JSON lines that are flushed; or the first rows, if that many are wanted."""
     acknowledged = subscription.position
     until = now() + timeout_s
-    while not (signals.asked or subscription.has_ended):  # one turn per batch or look
+    while not (signals.asked or subscription.has_ended):
         console.check_reader()
         left_s = max(until - now(), 0.0)
         wait_s = min(left_s, _LOOK_S)
@@ -364,7 +364,7 @@ def _statement(options: argparse.Namespace) -> Statement:
 def _tables(pairs: Sequence[str]) -> dict[str, str]:
     """Return the logs that tables of a text stand for."""
     tables: dict[str, str] = {}
-    for pair in pairs:  # one turn per option
+    for pair in pairs:
         name, equals, path = pair.partition("=")
         if not equals or not name or not path or name.lower() in map(str.lower, tables):
             msg = f"could not read the command line: found --name {shown(pair)}"
@@ -493,7 +493,7 @@ def _frame(query: str, times: Mapping[str, Any], options: argparse.Namespace) ->
 
 
 def _sql_subscribe(statement: SubscribeStatement, options: argparse.Namespace, console: Console) -> bool:
-    for name, value in (("--format", options.format), ("--explain", options.explain)):  # two turns
+    for name, value in (("--format", options.format), ("--explain", options.explain)):
         if value and value != "json":
             msg = f"could not read the command line: found {name} with SUBSCRIBE"
             raise InvalidOptionError(msg, hint="leave it out: what changes is printed as JSON, a line for each row")
@@ -589,7 +589,7 @@ def _copied(
 
 def _explain_timestamp(options: argparse.Namespace, console: Console) -> bool:
     logs = []
-    for path in options.logs:  # one turn per log
+    for path in options.logs:
         storage = _storage_of(path, options)
         reach(path, storage)
         logs.append(open_log(path, storage_options=storage))

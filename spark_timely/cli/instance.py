@@ -37,7 +37,7 @@ _FOLDERS: Final = "folders"
 def _pairs(options: argparse.Namespace, name: str) -> dict[str, str]:
     """Return NAME=VALUE options as a mapping."""
     found = {}
-    for pair in getattr(options, name):  # one turn per option
+    for pair in getattr(options, name):
         word, equals, value = pair.partition("=")
         if not equals or not word:
             msg = f"could not read the command line: found --{name} {shown(pair)}"
@@ -56,7 +56,7 @@ def _id(options: argparse.Namespace) -> str:
 def _starts(options: argparse.Namespace) -> dict[str, int]:
     """Return NAME=START options as a mapping."""
     found = {}
-    for name, start in _pairs(options, "adopt").items():  # one turn per option
+    for name, start in _pairs(options, "adopt").items():
         if not start.isdecimal():
             msg = f"could not read the command line: found --adopt {shown(f'{name}={start}')}"
             raise InvalidOptionError(msg, hint="write --adopt NAME=START, where START is a number")
@@ -119,7 +119,7 @@ def _run(options: argparse.Namespace, console: Console) -> bool:
             if instance.error is not None:
                 raise instance.error
     finally:
-        for number, handler in before.items():  # two turns
+        for number, handler in before.items():
             signal.signal(number, handler)
         if instance is not None:
             instance.close()
@@ -204,7 +204,7 @@ def _remove(options: argparse.Namespace, console: Console) -> bool:
 
 def _configure(options: argparse.Namespace, console: Console) -> bool:
     values: dict[str, object] = {}
-    for name, text in _pairs(options, "set").items():  # one turn per option
+    for name, text in _pairs(options, "set").items():
         try:
             values[name] = json.loads(text)
         except ValueError:

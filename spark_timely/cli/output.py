@@ -249,7 +249,7 @@ def _fitting(widths: list[int], numeric: list[bool], room: int) -> list[int]:
     room -= len(_BETWEEN) * (len(widths) - 1)
     texts = [width for width, number in zip(widths, numeric, strict=True) if not number]
     room -= sum(widths) - sum(texts)
-    # The widest that all texts may be: as many turns as columns of text.
+    # The widest that all texts may be.
     most = max(widths, default=0)
     for left, width in zip(range(len(texts), 0, -1), sorted(texts), strict=True):
         most = room // left
@@ -350,7 +350,7 @@ def cut(text: str, width: int) -> str:
     end = text[-11:] if width >= 2 * 11 else ""
     room = width - 1 - display_width(end)
     start = text[: max(room, 0)]
-    while display_width(start) > room > 0:  # as many turns as wide characters, at most `width`
+    while display_width(start) > room > 0:
         start = start[:-1]
     return f"{start}\N{HORIZONTAL ELLIPSIS}{end}"
 

@@ -436,7 +436,7 @@ def since_facts(log: Log) -> list[tuple[str, str]]:
     if keep is not None:
         found.append(("keeps", keep_text(log)))
     costs = log.retained_bytes()
-    for name, each in retainers.items():  # as many turns as retainers
+    for name, each in retainers.items():
         at = frontier_text(log.domain, each.needed)
         if name in costs:
             said = f"{at} for {each.owner!r} until {seconds(each.expires)}, {size_text(costs[name])} by it alone"
@@ -492,7 +492,7 @@ def _oddities(state: StreamState) -> list[str]:
         found.append(f"taken over from {owners}: rows that the new owner's sources gave again are there twice")
     if state.note.gaps:
         found.append(f"micro-batches missing with consent (beginAt): {_numbers(state.note.gaps)}")
-    for owner in dict.fromkeys(name for name, _, _ in state.note.lost):  # one turn per owner that lost some
+    for owner in dict.fromkeys(name for name, _, _ in state.note.lost):
         numbers = _numbers([(a, b) for name, a, b in state.note.lost if name == owner])
         found.append(f"micro-batches of {owner!r} missing with consent (beginAt): {numbers}")
     if state.note.resubmitted:
@@ -870,7 +870,7 @@ def _wait(
         ]
         console.answer({"reached": answer, "waited_seconds": round(waited, 3), "logs": found})
         return answer
-    for log in logs:  # as many turns as logs
+    for log in logs:
         before = f"{log.path}: " if len(logs) > 1 else ""
         after = "" if reached(log.frontier()) else f", not reached in {options.timeout.text}"
         console.line(f"{before}{frontier_text(log.domain, log.frontier())}{after}")
@@ -889,7 +889,7 @@ def _asked(options: argparse.Namespace) -> tuple[list[Log], Callable[[Antichain]
         raise InvalidUsageError(msg, hint="leave LOG out: a cut names its logs")
     cut = Cut.from_json(_text(options.cut))
     given = checked_options(storage_options(options), *(entry.path for entry in cut.logs))
-    for entry in cut.logs:  # as many turns as logs
+    for entry in cut.logs:
         reach(entry.path, own_options(entry.path, given))
     return open_cut(cut, storage_options=given), cut.reached_by
 

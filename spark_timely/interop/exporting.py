@@ -331,7 +331,7 @@ def times_of(log: Log, stream: str | None, upper: Antichain | None) -> tuple[Int
     schema = pa.schema([log.format.data_schema.field(name) for name in ("_stream", *log.domain.columns)])
     parts: list[IntArray] = [np.empty((0, log.domain.arity), np.int64)]
     numbers: list[DiffArray] = [np.empty(0, np.int64)]
-    for i, path in enumerate(index.paths.tolist()):  # as many turns as files
+    for i, path in enumerate(index.paths.tolist()):
         known = None
         if stream is None or alone[i] == stream:
             with open_parquet(log.storage, path) as file:
@@ -373,7 +373,7 @@ def _stamp_times(log: Log, stream: str | None, upper: Antichain | None, times: I
     """Return for each of the distinct times, in their order, the times in the stamps of its rows."""
     schema = pa.schema([log.format.data_schema.field(name) for name in ("_stream", *log.domain.columns, STAMP)])
     pairs = np.empty((0, 1 + times.shape[1]), np.int64)
-    for path in log.files().paths.tolist():  # as many turns as files
+    for path in log.files().paths.tolist():
         table, at = _wanted(log, read_file(log.storage, path, schema), stream, upper)
         elements, sizes = stamps_of(table[STAMP])
         # All distinct times are among the first ones, in lexicographic order.
@@ -463,7 +463,6 @@ class CaptureOutput:
         firsts: list[int] = []
         starts = _runs(at, keys)
         sizes = np.diff(starts)
-        # One turn per time, and per stamp of it.
         for start, number, size in zip(starts.tolist(), at[starts[:-1]].tolist(), sizes.tolist(), strict=False):
             change = _change(self.held, held[number])
             if change is not None:
@@ -653,7 +652,7 @@ class WholeFiles:
         self._sync_folder()
         # Of others that were killed; an export still under way can no longer get the name.
         left = re.compile(rf"\.({'|'.join(re.escape(path.name) for path in self.paths)})\.[0-9a-f]{{8}}\.partial")
-        for name in os.listdir(self._folder):  # one turn per file
+        for name in os.listdir(self._folder):
             if left.fullmatch(name):
                 (self._folder / name).unlink(missing_ok=True)
 

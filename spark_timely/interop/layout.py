@@ -316,7 +316,7 @@ def starts_of(
     done = 0
     longest = int(ordered[_FEW - 1]) if ordered.shape[0] >= _FEW else 0
     active = np.searchsorted(-ordered, -np.arange(longest), side="left").tolist()
-    for done, n in enumerate(active, 1):  # as many turns as the longest but a few blocks have elements
+    for done, n in enumerate(active, 1):  # as many as the longest block but a few has elements
         now = at[:n]
         found[first[:n] + done - 1] = now
         at[:n] = layout.skip_all(body, now, limits[:n])
@@ -732,7 +732,7 @@ class _Choice(Layout):
         after = at + 4
         check_ends(at, after, ends)
         tags = self._tags(body, Places.of(at))
-        for i, item in enumerate(self.items):  # as many turns as variants
+        for i, item in enumerate(self.items):
             mine = np.flatnonzero(tags == i)
             if mine.shape[0]:
                 after[mine] = item.skip_all(body, after[mine], ends[mine])

@@ -321,7 +321,7 @@ def _program(types: CaptureTypes, timely: str) -> str:
     indent = "        "
     body = [f"worker.dataflow::<{opened[0]}, _, _>(|scope| {{"]
     ends = ["});"]
-    for inner in opened[1:]:  # as many turns as products within products
+    for inner in opened[1:]:
         body.append(f'{"    " * len(body)}scope.scoped::<{inner}, _, _>("inner", |scope| {{')
         ends.insert(0, f"{'    ' * len(ends)}}})")
     depth = len(body)

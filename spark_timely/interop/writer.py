@@ -80,7 +80,7 @@ class CaptureEncoder:
         stamps = bounds_of(chunk.stamp_sizes).tolist()
         parts: list[bytes | memoryview] = []
         message = 0
-        for kind, part in chunk.walk():  # one turn per event
+        for kind, part in chunk.walk():
             if kind:
                 low, high = places[message], places[message + 1]
                 stamp = times[stamps[message] * width : stamps[message + 1] * width]

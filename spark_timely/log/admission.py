@@ -158,7 +158,7 @@ def policy_of(
     3
     """
     kinds = {"late_data": (LateData, late_data), "bad_time": (BadTime, bad_time)}
-    for name, (kind, value) in kinds.items():  # two turns
+    for name, (kind, value) in kinds.items():
         if value not in list(kind):
             msg = f"{attempt}: found {name}={shown(value)}"
             raise InvalidUsageError(msg, hint=f"choose among {', '.join(kind)}", context={"argument": name})

@@ -188,7 +188,7 @@ def discard_job(log: CaptureLog, stream: str, seq: int, job: str) -> None:
     except (TimelyError, OSError) as error:
         logger.warning("log %r: unused files may stay: %s", log.path, error)
         return
-    for path in written:  # one turn per file of the job
+    for path in written:
         if path not in live:
             with suppress(StorageError):  # gone, or left to a vacuum
                 log.storage.delete(path)

@@ -248,7 +248,7 @@ def _groups(index: FileIndex, target: int, min_files: int) -> list[np.ndarray]:
     order = small[np.lexsort([index.seq_lo[small], *index.min_times[small].T[::-1]])]
     groups: list[np.ndarray] = []
     start, size = 0, 0
-    for at in range(len(order)):  # one turn per small file
+    for at in range(len(order)):
         size += int(index.sizes[order[at]])
         if size >= target or at == len(order) - 1:
             if at + 1 - start >= min_files:

@@ -218,7 +218,7 @@ class Cut:
         """
         found = str(getattr(log, "log_id", ""))
         named = [entry for entry in self.logs if entry.log_id == found]
-        for entry in named:  # one turn, but where a log is named twice
+        for entry in named:  # more than one only where a log is named twice
             entry.check_commits(log, accept=accept)
         if named:
             return
@@ -236,7 +236,7 @@ class Cut:
 
     def check_since(self, log: Log, /) -> None:
         """Refuse to begin to read a log of the cut that has forgotten some of it; raises `SinceViolationError`."""
-        for entry in self.logs:  # as many turns as logs
+        for entry in self.logs:
             if entry.log_id == log.log_id:
                 entry.check_since(log, self.frontier)
 
@@ -320,7 +320,7 @@ def cut(
     asked = [log if isinstance(log, Log) else normal_path(log) for log in logs]
     options = checked_options(storage_options, *(log for log in asked if isinstance(log, str)))
     opened: list[Log] = []
-    for log in asked:  # as many turns as logs
+    for log in asked:
         if isinstance(log, Log):
             log.refresh()
         opened.append(log if isinstance(log, Log) else open_log(log, storage_options=own_options(log, options)))
@@ -329,7 +329,7 @@ def cut(
         raise InvalidUsageError(msg, hint="give a list of one log or more")
     first = opened[0]
     domain = TimeDomain(first.domain.types)
-    for log in opened:  # as many turns as logs
+    for log in opened:
         if log.domain.types != domain.types:
             found, wanted = ([t.value for t in each.domain.types] for each in (log, first))
             msg = f"could not make a cut: found times={found!r} in log {log.path!r}, times={wanted!r} in {first.path!r}"
@@ -338,13 +338,13 @@ def cut(
             )
     entries = tuple(map(entry_of, opened))
     common = entries[0].frontier
-    for entry in entries[1:]:  # as many turns as logs
+    for entry in entries[1:]:
         common = common.meet(entry.frontier)
     at = common if frontier is None else domain.parse_frontier(frontier)
     if retain is not None:
         done: list[Log] = []
         try:
-            for log in opened:  # as many turns as logs
+            for log in opened:
                 needed = log.since() if log.kind == "stream" else needed_from(log.kind, at, log.domain.minimum)
                 log.retain_needed(retain, needed, owner=f"cut {retain}", expiry=expiry)
                 done.append(log)
@@ -383,7 +383,7 @@ def open_cut(cut: Cut, /, *, storage_options: Mapping[str, str] | None = None) -
 
     opened = []
     options = checked_options(storage_options, *(entry.path for entry in cut.logs))
-    for entry in cut.logs:  # as many turns as logs
+    for entry in cut.logs:
         log = open_log(entry.path, storage_options=own_options(entry.path, options))
         cut.check_log(log)
         opened.append(log)

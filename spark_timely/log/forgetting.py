@@ -105,10 +105,10 @@ def forget(states: StreamStates, *, target_file_size: int = TARGET_FILE_BYTES) -
         return report + _sum_files(states, index.select(chosen), since, target_file_size) if chosen.any() else report
     gone, mixed = forgotten_files(index, since)
     paths = index.paths[gone]
-    for first in range(0, len(paths), _MOST_REMOVED):  # one turn per commit
+    for first in range(0, len(paths), _MOST_REMOVED):
         part = index.select(np.flatnonzero(gone)[first : first + _MOST_REMOVED])
         report += _replaced(states, part, [], since)
-    for number in np.flatnonzero(mixed).tolist():  # one turn per file of which a part goes
+    for number in np.flatnonzero(mixed).tolist():
         report += _cut_file(states, index.select(np.array([number])), since, target_file_size)
     return report
 
@@ -152,7 +152,7 @@ def forget_inline(states: StreamStates, stream: str, every: int) -> None:
     if not rows:
         return
     old = np.flatnonzero(before)
-    for number in old[np.argsort(part.rows[old], kind="stable")].tolist():  # one turn per file that was summed
+    for number in old[np.argsort(part.rows[old], kind="stable")].tolist():
         size += int(part.sizes[number])
         if rows < _INLINE_SHARE * part.rows[number] or size > _INLINE_BYTES:
             break
@@ -187,7 +187,7 @@ def forget_dead(states: StreamStates, *, clock: int, patience: int = _PATIENCE) 
     index = index.select(np.argsort(index.seq_lo, kind="stable"))
     schema = pa.schema([store.format.dead_schema.field("_at")])
     gone: list[int] = []
-    for number, path in enumerate(index.paths[:_MOST_REMOVED].tolist()):  # as many turns as files that go
+    for number, path in enumerate(index.paths[:_MOST_REMOVED].tolist()):
         last = pc.max(read_file(store.storage, path, schema)["_at"])
         if not last.is_valid or last.value >= clock - dead:
             if len(gone) or number > _MOST_LOOKED:
@@ -248,7 +248,7 @@ def _sum_files(
     n_parts = max(1, -(-int(index.sizes.sum()) // _SUMMED_BYTES))
     new: list[DataFile] = []
     try:
-        for part in range(n_parts):  # one turn per part of the rows
+        for part in range(n_parts):
             tables = side_by_side(store.storage, lambda path: _part_of(store, path, part, n_parts), paths)  # noqa: B023 - called in this turn
             table, later = summed(form, pa.concat_tables(tables), since)
             new += _write(store, table, index, target, stem=SUMMED)
@@ -324,7 +324,7 @@ def summed(form: LogFormat, table: pa.Table, since: Antichain) -> tuple[pa.Table
 
 
 def _with(table: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
-    for name, column in columns.items():  # as many turns as our columns
+    for name, column in columns.items():
         number = table.schema.get_field_index(name)
         table = table.set_column(number, table.schema.field(number), column)
     return table

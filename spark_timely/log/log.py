@@ -219,7 +219,7 @@ class Log:
                 state.owner,
                 moment_text(state.at - state.at % 1_000_000, least="seconds"),
             )
-            for name, state in self.streams().items()  # as many turns as streams
+            for name, state in self.streams().items()
         ]
         head = ("stream", "frontier", "newest commit", "owner", "committed at")
         return page(f"Log {self.path}", facts_table(facts), table(head, streams))

@@ -142,7 +142,7 @@ def _rows(
             context={"seq": seq},
         )
     # As Spark gives letters, with the commit that holds them.
-    for name, value in (("_log_id", log.log_id), ("_stream", stream), ("_seq", seq)):  # three turns
+    for name, value in (("_log_id", log.log_id), ("_stream", stream), ("_seq", seq)):
         if name in found.column_names and not pc.all(pc.equal(found[name], value), min_count=0).as_py():
             msg = f"{attempt}: found rows of another {name}"
             raise InvalidUsageError(msg, hint=f"give rows with {name}={value!r} alone, or without the column")
@@ -166,7 +166,7 @@ def _check_origin(log: CaptureLog, rows: pa.Table, letters: pa.Table, attempt: s
     names = ("_reason", *log.domain.columns)
     if not without.num_rows or not set(names).issubset(rows.column_names):
         return
-    still = [_are_in(rows[name], without[name], unlike=False) for name in names]  # one turn per coordinate
+    still = [_are_in(rows[name], without[name], unlike=False) for name in names]
     n = pc.sum(reduce(pc.and_, still), min_count=0).as_py()
     if n:
         msg = f"{attempt}: found {n} of {rows.num_rows} without a time"

@@ -117,7 +117,7 @@ def _read(store: Store, paths: Sequence[str]) -> Retention:
     notes = retained["_note"].to_pylist()
     times = form.domain.from_columns(retained)
     retainers: dict[str, Retainer] = {}
-    for note in dict.fromkeys(notes):  # one turn per retainer
+    for note in dict.fromkeys(notes):
         try:
             said = json.loads(note)
             name, owner, expires, overrun = (said[key] for key in ("consumer", "owner", "expires", "overrun"))
@@ -200,7 +200,7 @@ def _files(storage: Storage, form: LogFormat, retention: Retention) -> list[Data
     files = [write_progress_file(storage, since, _FILE_STEM, retention.seq, form.domain, event="since")]
     if retention.retainers:
         parts = []
-        for each in retention.retainers.values():  # one turn per retainer
+        for each in retention.retainers.values():
             said = {"consumer": each.name, "owner": each.owner, "expires": each.expires, "overrun": each.overrun}
             if each.run:
                 said.update(run=each.run, turn=each.turn)
@@ -335,7 +335,7 @@ def retained_bytes(states: StreamStates, *, clock: int) -> dict[str, int]:
     keep = _known(states, retention.keep, clock)
     floor = own if keep is None else keep.floor(frontier, _greatest(states), minimum, clock)
     found = {}
-    for gone in retention.alive(clock):  # as many turns as consumers, squared
+    for gone in retention.alive(clock):  # quadratic in the number of consumers
         others = {name: each for name, each in retention.retainers.items() if name != gone.name}
         without = replace(retention, retainers=MappingProxyType(others))
         sizes = [0, 0]
@@ -448,7 +448,7 @@ def retain_several(
     def decide(retention: Retention) -> Retention | None:
         refused.clear()
         after = retention
-        for each in wanted:  # as many turns as retainers
+        for each in wanted:
             try:
                 decided = decide_retain(
                     path,

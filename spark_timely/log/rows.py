@@ -133,7 +133,7 @@ def _is_pandas(rows: object) -> bool:
 
 def _from_pandas(frame: Any) -> pa.Table:  # noqa: ANN401 - of pandas, which may not be imported
     named = any(name is not None for name in frame.index.names)
-    for name in frame.select_dtypes(object):  # one turn per column of Python values
+    for name in frame.select_dtypes(object):
         _check_kinds(frame[name].dropna().tolist(), f"column {name!r}")
     return pa.Table.from_pandas(frame, preserve_index=named).replace_schema_metadata(None)
 
@@ -161,7 +161,7 @@ def _said(error: Exception) -> str:
 
 def _from_columns(columns: Mapping[Any, Any], form: LogFormat, attempt: str) -> pa.Table:
     arrays: dict[str, pa.Array | pa.ChunkedArray] = {}
-    for name, values in columns.items():  # one turn per column
+    for name, values in columns.items():
         if not isinstance(name, str):
             msg = f"{attempt}: found a column named {shown(name)}"
             raise InvalidUsageError(msg, hint="give columns texts as names")
@@ -318,7 +318,7 @@ def _check_kinds(values: Collection[Any], where: str = "") -> None:
         _check_kinds(list(chain.from_iterable(value for value in values if type(value) not in missing)), f"{where}[]")
     elif kind == "dicts":
         present = [value for value in values if type(value) not in missing]
-        for name in dict.fromkeys(chain.from_iterable(present)):  # one turn per field
+        for name in dict.fromkeys(chain.from_iterable(present)):
             _check_kinds(list(map(methodcaller("get", name), present)), f"{where}.{name}".lstrip("."))
 
 

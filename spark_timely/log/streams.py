@@ -316,7 +316,7 @@ class StreamStates:
         restored, the commit is looked for.
         """
         live = self.store.live
-        for stream, (seen, files) in self._known.items():  # as many turns as streams
+        for stream, (seen, files) in self._known.items():
             found = states.get(stream)
             if found is None or found.seq < seen.seq:
                 now = "no such stream" if found is None else f"stream {stream!r} at seq={found.seq}"
@@ -505,11 +505,11 @@ class StreamStates:
     def _earlier(self, wanted: Mapping[str, int]) -> dict[str, StreamState]:
         """Return the states right after some commits, from the progress files that may hold them."""
         holders: dict[str, list[str]] = {}
-        for name, seq in wanted.items():  # one turn per stream
+        for name, seq in wanted.items():
             for path in self._holders(name, seq):
                 holders.setdefault(path, []).append(name)
         parts: dict[str, list[pa.Table]] = {}
-        for path, names in holders.items():  # one turn per file
+        for path, names in holders.items():
             rows = self.rows_in(path)
             for name in names:
                 mine = pc.and_(pc.equal(rows["_stream"], name), pc.equal(rows["_seq"], wanted[name]))
@@ -570,7 +570,7 @@ class StreamStates:
         mask = pc.and_(pc.equal(rows["_stream"], stream), pc.equal(rows["_batch"], batch))
         mask = pc.and_(mask, pc.equal(pc.fill_null(rows["_step"], 0), wanted[1]))
         rows = rows.filter(pc.and_(mask, pc.equal(rows["_epoch"], state.epoch)))
-        # One turn per commit since: those that belong to no micro-batch carry the numbers of the last one on.
+        # Commits that belong to no micro-batch repeat the numbers of the last one.
         return next((found for found in states_by_seq(self.store.format, rows) if _is_its_own(found)), None)
 
     def owners(self, stream: str) -> frozenset[str]:

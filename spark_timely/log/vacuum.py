@@ -209,6 +209,6 @@ class Sweep:
 def _delete(states: StreamStates, paths: Sequence[str]) -> None:
     """Delete files that are not part of the log, as of a snapshot of this moment."""
     store = states.store
-    for first in range(0, len(paths), _AT_ONCE):  # one turn per thousand files
+    for first in range(0, len(paths), _AT_ONCE):
         states.refresh()
         store.storage.delete_all([path for path in paths[first : first + _AT_ONCE] if path not in store.live])

@@ -104,7 +104,7 @@ def wait_until(
     False
     """
     deadline = now() + timeout_s
-    while True:  # as many turns as looks
+    while True:
         left = deadline - now()
         if look(left):
             return True
@@ -309,7 +309,7 @@ after 0 seconds — hint: ...
         what = f"log {log.path!r} to pass {wanted}"
     done = wait_for(logs, reached, timeout_s=limit_s, poll_s=pause_s)
     found = logs[0].frontier()
-    for other in logs[1:]:  # as many turns as logs
+    for other in logs[1:]:
         found = found.meet(other.frontier())
     if done:
         return found

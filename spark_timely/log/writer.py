@@ -446,7 +446,7 @@ class StreamWriter:
         Those that did not happen, and cannot any more, are forgotten.
         """
         table, digest = given.payload, self._digest(given)
-        for each in list(self._unclear):  # as many turns as errors of the storage that nobody came back to
+        for each in list(self._unclear):
             if each.landed is None:
                 found = self.log.commits_of({self.stream: each.seq}).get(self.stream)
                 if found is None:
@@ -814,7 +814,7 @@ class StreamWriter:
             tables = {"message": (judged.messages, judged.times)}
             if judged.letters is not None:
                 tables["dead"] = judged.letters
-            for event, (table, times) in tables.items():  # two turns at most
+            for event, (table, times) in tables.items():
                 files += write_data_files(
                     log.storage,
                     table,

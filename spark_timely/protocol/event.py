@@ -162,7 +162,7 @@ class StreamEvents:
         deltas: list[DiffArray] = [np.empty(0, dtype=np.int64)]
         message_steps, n_entries = [0], [0]
         messages_at, n_steps = [0], 0
-        for event in events:  # one round per event, whatever it holds
+        for event in events:
             times = as_times(event.times, arity)
             if isinstance(event, Messages):
                 message_times.append(times)
@@ -295,7 +295,7 @@ def frontier_steps(
     current = MutableAntichain(events.arity)
     current.update_iter(held, held_counts)
     trace = [(0, current.frontier)]
-    for step, (times, deltas) in enumerate(events.batches()):  # one round per batch
+    for step, (times, deltas) in enumerate(events.batches()):
         if current.update_iter(times, deltas)[0].shape[0]:
             trace.append((step + 1, current.frontier))
     return trace

@@ -537,7 +537,7 @@ content=None, total=0)
 
     def _encoded(self) -> str:
         facts: dict[str, object] = {"v": NOTE_VERSION}
-        # One turn per part; what says nothing is left out.
+        # What says nothing is left out.
         for name, value in asdict(self).items():
             if value not in (None, (), 0):
                 facts[name] = {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value

@@ -239,7 +239,6 @@ class Policy:
             raise InvalidOptionError(
                 msg, hint="give exactly one, or leave the option out", context={"option": "maxFutureSkew"}
             )
-        # One turn per option that is a span of time.
         for option, value in (("lateness", self.lateness), ("maxFutureSkew", self.max_future_skew)):
             if value is not None and value < 0:
                 msg = f"could not use option {option!r}: found {value!r}"

@@ -346,7 +346,7 @@ class _Ledger:
 
     def open(self, numbers: npt.NDArray[np.intp]) -> None:
         """Add the exact times of these files."""
-        for number, counts in zip(numbers, self._counts_of(numbers), strict=True):  # one turn per file
+        for number, counts in zip(numbers, self._counts_of(numbers), strict=True):
             inside = within(counts.times, self._lower, self._upper)
             if not inside.any():
                 continue

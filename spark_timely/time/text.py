@@ -348,7 +348,7 @@ def parse_distance(value: object, /) -> Duration:
             raise ValueError(msg)
         parts = _WORD.findall(body)
     total = 0
-    for digits, unit in parts:  # as many turns as units were written
+    for digits, unit in parts:
         factor = _UNITS_US.get(unit.lower())
         if factor is None:
             why = " (months and years have no fixed length)" if unit.lower()[:2] in {"mo", "ye"} else ""

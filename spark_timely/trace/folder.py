@@ -88,7 +88,7 @@ def unknown_runs(folder: str, spine: Spine, now: float) -> list[str]:
     """Return old files that no spine has: of processes that were killed."""
     kept = {run.name for run in spine.runs} | {name for name, _ in spine.gone}
     found = []
-    for entry in os.scandir(folder):  # one turn per file
+    for entry in os.scandir(folder):
         if entry.name not in kept and entry.name.startswith("run-") and now - entry.stat().st_mtime > _UNKNOWN_S:
             found.append(entry.name)
     return found
@@ -99,7 +99,7 @@ def delete(folder: str, names: Sequence[str]) -> None:
 
     Names come from files too: one that is no index's, or leads out of the folder, is passed over as well.
     """
-    for name in names:  # one turn per file
+    for name in names:
         if not _OURS.fullmatch(name):
             _log.warning("a file stays that is no index's: %r", os.path.join(folder, name))
             continue

@@ -145,7 +145,7 @@ def in_pieces(updates: Updates, piece_rows: int = PIECE_ROWS) -> Iterator[Update
     if updates.rows.nbytes > _PIECE_BYTES:
         piece_rows = min(piece_rows, max(1, n * _PIECE_BYTES // updates.rows.nbytes))
     first = 0
-    while first < n:  # one turn per piece
+    while first < n:
         stop = int(np.searchsorted(updates.hashes, updates.hashes[min(first + piece_rows, n) - 1], "right"))
         yield Updates(
             updates.hashes[first:stop],
@@ -193,7 +193,7 @@ def write_run(path: str, pieces: Iterable[Updates], *, lineage: str = "", flush:
     lasts: list[int] = []
     try:
         with pa.OSFile(unfinished, "wb") as sink:
-            for piece in pieces:  # one turn per piece
+            for piece in pieces:
                 if not piece.hashes.shape[0]:
                     continue
                 batch = _batch(piece, lineage)
@@ -344,7 +344,7 @@ class Run:
         ends = np.empty(self._firsts.shape[0] + 1, np.intp)
         ends[0], ends[-1] = 0, hashes.shape[0]
         ends[1:-1] = np.searchsorted(hashes, self._firsts[1:])
-        for number in np.flatnonzero(ends[1:] > ends[:-1]).tolist():  # one turn per piece that may have some
+        for number in np.flatnonzero(ends[1:] > ends[:-1]).tolist():
             mine = hashes[ends[number] : ends[number + 1]]
             found = self._hashes[number]
             low = np.searchsorted(found, mine, "left")
@@ -363,7 +363,7 @@ class Run:
 
     def between(self, first: int, last: int) -> Iterator[Updates]:
         """Give the updates whose hash is not below `first` and not above `last`, in the order of hashes; no copies."""
-        for number, hashes in enumerate(self._hashes):  # one turn per piece
+        for number, hashes in enumerate(self._hashes):
             low = int(np.searchsorted(hashes, np.uint64(first), "left"))
             high = int(np.searchsorted(hashes, np.uint64(last), "right"))
             if low < high:
@@ -374,7 +374,7 @@ class Run:
         every = self.n_rows
         found: list[int] = []
         begin = 0
-        for hashes in self._hashes:  # one turn per piece
+        for hashes in self._hashes:
             inside = [every * i // n - begin for i in range(1, n)]
             found += [int(hashes[at]) for at in inside if 0 <= at < hashes.shape[0]]
             begin += hashes.shape[0]
@@ -421,7 +421,7 @@ def merge_pieces(runs: Sequence[Run], since: int | None, *, piece_rows: int = PI
     n_bytes = sum(run.size_bytes for run in runs)
     cuts = largest.cuts(max(1, -(-n_rows // piece_rows), n_bytes // _PIECE_BYTES))
     ends = [0, *cuts, 1 << 64]
-    for first, stop in itertools.pairwise(ends):  # one turn per piece
+    for first, stop in itertools.pairwise(ends):
         if first == stop:
             continue
         parts = [part for run in runs for part in run.between(first, stop - 1)]

@@ -174,7 +174,7 @@ class Spine:
             msg = "found no spine: it has a run twice"
             raise ValueError(msg)
         begin, end = None, None if not self.runs else self.runs[0].upper
-        for number, run in enumerate(self.runs):  # one turn per run
+        for number, run in enumerate(self.runs):
             if run.lower != begin and (not number or end is None or run.lower != end):
                 msg = f"found no spine: run {run.name!r} begins at {run.lower}, those before it end at {end}"
                 raise ValueError(msg)

@@ -180,7 +180,7 @@ def export_collection(
         stream = collection_messages(
             log, types=types, columns=columns, casts=casts, up_to=up_to, stretch_rows=stretch_rows
         )
-        for number, message in enumerate(stream):  # one turn per message of some thousand updates
+        for number, message in enumerate(stream):  # a message has some thousand updates
             i = number % files
             (line,) = message_lines([message], time=types.time, record=types.record)
             whole.files[i].write(f"{line}\n".encode())
@@ -306,7 +306,7 @@ class CdcImport:
             import, which hears everything once more.
         """
         messages = list(messages)
-        for message in messages:  # as many turns as messages
+        for message in messages:
             self._check_beginning(message)
             if isinstance(message, Updates):
                 self._remember(message)
@@ -362,7 +362,7 @@ class CdcImport:
         names = [*self._log.domain.columns, "_diff", *arrow_schema(self._types.record).names]
         self._log.look_into()
         hasher, found = RowHasher(names), np.zeros(wanted.shape[0], np.bool_)
-        for path in self._log.files().paths.tolist():  # as many turns as files
+        for path in self._log.files().paths.tolist():
             table = read_file(self._log.storage, path, self._log.format.data_schema)
             rows = table.filter(pc.equal(table["_stream"], self._stream)).select(names)
             hashes = np.ascontiguousarray(hasher.hash(rows)).view(np.dtype((np.void, 16))).ravel()

@@ -129,7 +129,7 @@ class CdcReader:
         Cost: O(n log n) for n updates kept and new. Many messages at once cost less than one by one.
         """
         statements = []
-        for message in messages:  # as many turns as messages
+        for message in messages:
             if isinstance(message, Statement):
                 statements.append(message)
             else:

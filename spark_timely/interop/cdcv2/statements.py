@@ -167,7 +167,7 @@ class Ledger:
             If there are more at a time than were stated.
         """
         expected = self._expected
-        for time, count in present.items():  # as many turns as open times of which the number of updates is known
+        for time, count in present.items():
             if count > expected.get(time, 0):
                 raise self.wrong(time, f"{count} updates where {expected.get(time, 0)} were stated")
         missing = [time for time, count in expected.items() if present.get(time, 0) < count]
@@ -336,7 +336,7 @@ def statements_of(table: pa.Table, domain: TimeDomain) -> list[Statement]:
     counts = np.asarray(numbers, np.int64).tolist()
     listed = list(map(tuple, times.tolist()))
     found = []
-    for i in range(table.num_rows):  # as many turns as statements
+    for i in range(table.num_rows):  # a row is a statement, not an update
         low, high = (slice(int(b[i]), int(b[i + 1])) for b in bounds[:2])
         pairs = slice(int(bounds[2][i]), int(bounds[2][i + 1]))
         found.append(

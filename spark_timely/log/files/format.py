@@ -579,7 +579,6 @@ class LogFormat:
         """
         folded = {field.name.lower(): field for field in self.payload}
         new: list[pa.Field] = []
-        # One turn per column.
         for column in columns:
             kind = canonical_type(column.type, column.name)
             stored = folded.get(column.name.lower())
@@ -701,7 +700,7 @@ class LogFormat:
         >>> form.with_absent(pa.table({"id": [1]}), attempt="could not append")["note"].to_pylist()
         [None]
         """
-        for name in self.check_absent(rows.schema.names, allowed=allowed, attempt=attempt):  # one turn per such column
+        for name in self.check_absent(rows.schema.names, allowed=allowed, attempt=attempt):
             rows = rows.append_column(name, pa.nulls(rows.num_rows, self.payload.field(name).type))
         return rows
 
@@ -923,7 +922,7 @@ def _types_of(minimum: object, domain: TimeDomain) -> str:
     if len(values) != domain.arity:
         return ""
     found = []
-    for kind, value in zip(domain.types, values, strict=True):  # one turn per coordinate
+    for kind, value in zip(domain.types, values, strict=True):
         if parse_day(value) is not None:
             found.append(kind.value if kind.value in ("date", "timestamp") else "date")
         else:

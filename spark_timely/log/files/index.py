@@ -236,7 +236,7 @@ def index_adds(form: LogFormat, adds: Sequence[Mapping[str, Any]]) -> FileIndex:
     bounds = np.zeros((2, n, k), dtype=np.int64)
     for place, (type_, name) in enumerate(zip(form.domain.types, form.domain.columns, strict=True)):
         for side, values in enumerate((lows, highs)):
-            for i in range(n):  # as many turns as files of one commit
+            for i in range(n):
                 found = _parsed(type_, values[i].get(name))
                 known[i] &= found is not None
                 bounds[side, i, place] = found or 0
@@ -375,7 +375,7 @@ class LiveFiles:
     def add(self, files: FileIndex) -> None:
         """Take files in; one that is known by its path is replaced."""
         self.remove(path for path in files.paths.tolist() if path in self)
-        for event in dict.fromkeys(files.events.tolist()):  # one turn per kind of event
+        for event in dict.fromkeys(files.events.tolist()):
             self._part(event).add(files.of_event(event))
 
     def remove(self, paths: Iterable[str]) -> None:

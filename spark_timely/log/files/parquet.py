@@ -267,7 +267,7 @@ def write_data_files(
     digests = event == "message" and is_worth_it(table, digest_within)
     apart = narrow_cuts(times, table.nbytes // _COMPRESSION) if narrow and event == "message" else []
     written: list[DataFile] = []
-    for first, stop in zip([0, *apart], [*apart, len(times)], strict=True):  # four turns at most
+    for first, stop in zip([0, *apart], [*apart, len(times)], strict=True):
         part, part_times = table.slice(first, stop - first), times[first:stop]
         cuts = _row_groups(part_times, row_group_rows)
         start = 0
@@ -356,7 +356,7 @@ def _row_groups(times: IntArray, row_group_rows: int) -> list[int]:
         return [0, n]
     changes = np.flatnonzero((times[1:] != times[:-1]).any(axis=1)) + 1
     cuts = [0]
-    while n - cuts[-1] > row_group_rows:  # as many turns as row groups
+    while n - cuts[-1] > row_group_rows:
         limit = cuts[-1] + row_group_rows
         at = int(np.searchsorted(changes, limit, side="right")) - 1
         best = int(changes[at]) if at >= 0 else 0
@@ -490,7 +490,7 @@ def expect_columns(
     leaves = [metadata.schema.column(i).path.partition(".")[0] for i in range(metadata.num_columns)]
     places = [i for i, name in enumerate(leaves) if name in columns]
     ranges = []
-    for group in row_groups:  # as many turns as row groups and columns
+    for group in row_groups:
         for i in places:
             chunk = metadata.row_group(group).column(i)
             start = chunk.data_page_offset
@@ -780,7 +780,7 @@ def narrow_cuts(times: IntArray, size_bytes: int) -> list[int]:
     dense = max(2.0 * float((keys[half - 1 :] - keys[: n - half + 1]).min()), 1.0)
     costs = _Costs(keys, places, size_bytes / n, dense)
     cuts = [0, n]
-    while len(cuts) <= MOST_PARTS:  # each turn adds a cut
+    while len(cuts) <= MOST_PARTS:  # ends: each pass adds a cut
         parts = np.array(list(itertools.pairwise(cuts)))
         read = costs.of(parts[:, 0], parts[:, 1])
         best = [costs.best_cut(a, b) for a, b in parts.tolist()]
@@ -865,7 +865,7 @@ def dictionary_columns(table: pa.Table) -> list[str] | bool:
     # In no order: values may repeat at any distance.
     drawn = pa.array(np.sort(np.random.default_rng(0).choice(sample.num_rows, _DRAWN_ROWS, replace=False)))
     names: list[str] = []
-    for field, column in zip(table.schema, sample.columns, strict=True):  # one turn per column
+    for field, column in zip(table.schema, sample.columns, strict=True):
         if pa.types.is_nested(field.type):
             names += _leaf_paths(field.name, field.type)
         elif not pa.types.is_boolean(field.type) and _repeats(column, drawn):

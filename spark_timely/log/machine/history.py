@@ -84,7 +84,7 @@ class History:
     def _in_sequence(self, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Let the wall clocks of a stream never go back, whatever its machines' clocks did."""
         moments = moments.copy()
-        for code in range(len(self.names)):  # one turn per stream
+        for code in range(len(self.names)):
             low, high = np.searchsorted(self.streams, [code, code + 1])
             moments[low:high] = np.maximum.accumulate(moments[low:high])
         return moments
@@ -92,7 +92,7 @@ class History:
     def _opened(self, notes: pa.ChunkedArray, sort: npt.NDArray[np.intp]) -> dict[str, tuple[str, int]]:
         """Return what streams were opened from: the donor, or `#open`, and how many of its commits came before."""
         found: dict[str, tuple[str, int]] = {}
-        for commit in np.flatnonzero(self.seqs == 0).tolist():  # one turn per stream
+        for commit in np.flatnonzero(self.seqs == 0).tolist():
             rows = sort[self.starts[commit] : self.starts[commit + 1]]
             texts = notes.take(pa.array(rows)).drop_null()
             opening = Note.parse(texts[0].as_py()).opening if len(texts) else None
@@ -146,7 +146,7 @@ class History:
             said; of `#open`, as soon as its claim is.
         """
         found: dict[str, int] = {}
-        for name in self.names:  # one turn per stream
+        for name in self.names:
             commits = self.commits_of(name)
             seqs = self.seqs[commits]
             last = int(seqs[-1]) + 1
@@ -208,7 +208,7 @@ class History:
         parts: list[tuple[IntArray, npt.NDArray[np.int64]]] = [
             (np.empty((0, self._domain.arity), np.int64), np.empty(0, np.int64))
         ]
-        for name in names:  # one turn per stream
+        for name in names:
             commits = self.commits_of(name)
             place = int(np.searchsorted(self.seqs[commits], position.get(name, 0), side="left")) - 1
             if place >= 0:

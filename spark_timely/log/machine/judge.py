@@ -280,7 +280,7 @@ def _involved(difference: _Difference) -> list[_Suspect]:
     files = {*difference.missing, *difference.extra}
     found: list[_Suspect] = []
     left = list(difference.suspects)
-    while True:  # at most one turn per suspect
+    while True:  # at most once per suspect
         more = [each for each in left if not files.isdisjoint(each.touched)]
         if not more:
             return found
@@ -367,7 +367,7 @@ class Judge:
         Cost: a few arrays and dicts, about a microsecond per file.
         """
         judge = cls(form, version, raised=raised, remembered=remembered)
-        for index in files:  # one turn per kind of event
+        for index in files:
             paths = index.paths.tolist()
             known = map(_Known, repeat(index), range(len(paths)), index.events.tolist(), repeat(0))
             judge._live.update(zip(paths, paths, strict=True))
@@ -390,7 +390,7 @@ class Judge:
         """
         steps: list[Step] = []
         begin, at = raised, version
-        while at > begin:  # one turn per entry since the newest mark
+        while at > begin:  # back to the newest mark
             found = step(at)
             if found is None:
                 return Course(at, tuple(steps[::-1]), marked=False)
@@ -436,7 +436,7 @@ class Judge:
         whole, tried = course.marked, False
         numbers: Numbers | None = None
         judge: Judge | None = None
-        for number in range(len(course.steps) + 1):  # one turn, as a rule
+        for number in range(len(course.steps) + 1):  # ends at the first as a rule
             behind = course.steps[number - 1] if number else None
             if behind is not None:
                 whole = whole and changes_nothing(behind)
@@ -491,7 +491,7 @@ class Judge:
         ValueError
             If one between is missing.
         """
-        for step in steps:  # one turn per entry
+        for step in steps:
             newest = self._waiting[-1].version if self._waiting else self.version
             if step.version <= newest:
                 continue
@@ -598,7 +598,7 @@ class Judge:
     def _added(self, step: Step) -> dict[str, _Known]:
         found = {}
         events = step.added.events.tolist()
-        for place, add in enumerate(step.entry.adds):  # one turn per file
+        for place, add in enumerate(step.entry.adds):
             said = add.get("deletionVector")
             key = _key(add["path"], step.entry.vectors.get(add["path"], ""))
             found[key] = _Known(step.added, place, events[place], int(said["cardinality"]) if said else 0)
@@ -757,7 +757,7 @@ class Judge:
         first = next(iter(self._history))
         steps: list[Step] = []
         tried, at = first, first
-        while at > self._raised:  # one turn per entry
+        while at > self._raised:
             step = evidence.step(at)
             if step is None:
                 return None
@@ -1067,7 +1067,7 @@ class Judge:
             if _vector(key):
                 raise _GoneError
             try:
-                for part in evidence.keys(_path(key)):  # one turn per row group
+                for part in evidence.keys(_path(key)):
                     found = part.group_by(["_stream", "_seq"]).aggregate([([], "count_all")])
                     names = found["_stream"].cast(pa.string()).to_pylist()
                     commits = zip(names, found["_seq"].to_pylist(), strict=True)
@@ -1084,7 +1084,7 @@ class Judge:
         except TimelyError:
             return None
         whole = True
-        for state in states:  # one turn per commit
+        for state in states:
             before = newest.get(state.stream)
             follows = before is None or (before.seq + 1 == state.seq and before.counts == state.before)
             begins = before is not None or not state.seq or state.note.base
@@ -1147,7 +1147,7 @@ class Ledger(NamedTuple):
             return cls({}, 0, frozenset())
         rows = pa.concat_tables(every)
         counts: dict[tuple[str, int], int] = {}
-        for part in accepted_rows(form, every):  # one turn per change that was accepted
+        for part in accepted_rows(form, every):
             columns = (part[name].to_pylist() for name in ("_stream", "_seq", "_rows"))
             counts.update(((stream, seq), n_rows) for stream, seq, n_rows in zip(*columns, strict=True))
         gone = rows.filter(pc.equal(rows["_stream"], GONE))

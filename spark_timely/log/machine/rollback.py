@@ -44,7 +44,7 @@ def made_last(moments: Mapping[str, int], n_bytes: int, /) -> list[str]:
     ['b', 'c']
     """
     found: list[str] = []
-    for name in sorted(moments, key=lambda name: (-moments[name], name)):  # one turn per stream
+    for name in sorted(moments, key=lambda name: (-moments[name], name)):
         n_bytes -= len(name) + _COMMIT_BYTES
         if found and n_bytes < 0:
             break

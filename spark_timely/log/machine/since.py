@@ -105,7 +105,7 @@ def is_later(since: Antichain, times: IntArray) -> BoolArray:
     [False, False, True]
     """
     found = np.zeros(times.shape[0], np.bool_)
-    for element in since.times:  # one turn per time of since
+    for element in since.times:
         found |= (times >= element).all(axis=1) & (times > element).any(axis=1)
     return found
 
@@ -361,7 +361,7 @@ def decide_since(
     (Antichain.of(7), 0)
     """
     allowed = wanted.meet(own) if floor is None else wanted.meet(own).meet(floor)
-    for retainer in retention.alive(now):  # as many turns as consumers
+    for retainer in retention.alive(now):
         allowed = allowed.meet(retainer.needed)
     since = retention.since.join(allowed)
     if since == retention.since:
@@ -603,7 +603,7 @@ def needed_as_of(
         as_of = as_of.join(domain.minimum_frontier)
         check_may_read(path, domain, retention, as_of, what=what)
     needed = retention.since if as_of is None or kind == "stream" else as_of
-    for each in beside:  # as many turns as requests that wait
+    for each in beside:
         if may_read(retention.since, each):
             needed = needed.meet(each)
     return needed

@@ -423,7 +423,6 @@ def _changes(state: StreamState) -> tuple[IntArray, npt.NDArray[np.int64], npt.N
     """Return every time held before or after, with its count after and its change."""
     after = dict(zip(map(tuple, state.counts.times.tolist()), state.counts.counts.tolist(), strict=True))
     before = dict(zip(map(tuple, state.before.times.tolist()), state.before.counts.tolist(), strict=True))
-    # As many turns as capabilities of one stream.
     times = sorted(after.keys() | before.keys())
     counts = [after.get(t, 0) for t in times]
     deltas = [after.get(t, 0) - before.get(t, 0) for t in times]
@@ -487,7 +486,7 @@ def distinct_rows(form: LogFormat, rows: pa.Table) -> pa.Table:
     if rows.num_rows < 2:
         return rows
     differs = np.zeros(rows.num_rows - 1, dtype=np.bool_)
-    for name in keys:  # as many turns as coordinates
+    for name in keys:
         column = rows[name]
         differs |= np.asarray(pc.not_equal(column.slice(1), column.slice(0, rows.num_rows - 1)).to_numpy(), np.bool_)
     return rows if differs.all() else rows.filter(pa.array(np.concatenate([[True], differs])))
@@ -505,7 +504,7 @@ def _from_bases_on(rows: pa.Table) -> pa.Table:
         return rows
     bases: dict[str, int] = {}
     found = rows.select(["_stream", "_seq"]).filter(marked)
-    for stream, seq in zip(found["_stream"].to_pylist(), found["_seq"].to_pylist(), strict=True):  # a turn per stream
+    for stream, seq in zip(found["_stream"].to_pylist(), found["_seq"].to_pylist(), strict=True):
         bases[stream] = max(seq, bases.get(stream, 0))
     names, codes = stream_codes(rows["_stream"])
     first = np.array([bases.get(name, 0) for name in names], np.int64)

@@ -452,7 +452,7 @@ class Strange:
         -----
         Cost: two or three columns of these files, and of replaced ones whose statistics do not tell.
         """
-        for version in sorted(self._named - self.unread):  # one turn per entry that a mark names
+        for version in sorted(self._named - self.unread):
             self._read(form, version, evidence)
         waiting = self._waiting(live)
         if not waiting:
@@ -460,7 +460,7 @@ class Strange:
         since: Antichain | None = None
         done: set[int] = set()
         takers = self._takers(live)
-        for version in sorted(waiting):  # one turn per entry of others
+        for version in sorted(waiting):
             if version in done or version in self.passed or not self._waits(self._made[version], live):
                 continue
             group = self._group(version, live, takers)
@@ -521,7 +521,7 @@ class Strange:
     def _group(self, version: int, live: LiveFiles, takers: Mapping[str, int]) -> set[int]:
         """Return the entries that are looked at together: those that made of each other's files."""
         group, waiting = set[int](), [version]
-        while waiting:  # one turn per entry
+        while waiting:
             at = waiting.pop()
             if at in group or at in self.passed:
                 continue
@@ -534,7 +534,7 @@ class Strange:
     def _takers(self, live: LiveFiles) -> dict[str, int]:
         """Return by path of another's file that is live no more which entry took it, of those of which something is."""
         takers: dict[str, int] = {}
-        for version in sorted(self._made, reverse=True):  # one turn per entry of others
+        for version in sorted(self._made, reverse=True):
             made = self._made[version]
             if any(path in live or path in takers for path in made.made.paths.tolist()):
                 takers.update({path: version for path in made.out if path in self._origin and path not in live})
@@ -582,7 +582,7 @@ class _Look:
         """Count the rows of files; None if one is gone."""
         found = []
         try:
-            for path in files.paths.tolist():  # one turn per file, and part of it
+            for path in files.paths.tolist():
                 for rows in self.evidence.keys(path):
                     found.append(count(self.form.domain, rows, self.since))
         except DataLossError:
@@ -667,7 +667,7 @@ def _may_have(index: FileIndex, commits: Iterable[tuple[str, int]]) -> set[tuple
     for stream, seq in commits:
         seqs.setdefault(stream, []).append(seq)
     found = set()
-    for stream, each in seqs.items():  # one turn per stream, and two passes over arrays
+    for stream, each in seqs.items():  # two passes over arrays for each
         chosen = index.may_hold_stream(stream)
         numbers = np.sort(np.array(each, np.int64))
         # How many files begin at or before a number, less those that end before it.

@@ -267,7 +267,7 @@ class TableUpkeep:
             for name in self._storage.names("_delta_log", after=f"{newest:020d}") if newest else ():
                 if CHECKPOINT.fullmatch(name) and int(name[:20]) == newest:
                     found |= _removed(self._storage.read(f"_delta_log/{name}"), before)
-            for number in range(newest + 1 if newest else 0, version + 1):  # as many turns as entries
+            for number in range(newest + 1 if newest else 0, version + 1):
                 content = self._storage.kept(entry_path(number)) or self._storage.find(entry_path(number))
                 for path, (at, size) in removals(content or b"").items():
                     found.pop(path, None)  # taken out once more since

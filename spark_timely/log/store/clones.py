@@ -51,7 +51,7 @@ def of_clone(log: object, /) -> str:
     try:
         names = storage.names("_delta_log")
         versions = sorted((int(name[:20]) for name in names if re.fullmatch(r"\d{20}\.json", name)), reverse=True)
-        for some in (versions[-1:], versions[:_MOST_ENTRIES]):  # two turns
+        for some in (versions[-1:], versions[:_MOST_ENTRIES]):
             for actions in _entries(storage, some):
                 for action in actions:
                     commit = action.get("commitInfo") or {}

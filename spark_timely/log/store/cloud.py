@@ -482,7 +482,7 @@ class CloudStorage:
         whole = self._call("read", "get", path, file=path)
         try:
             with self._call("write", "open_writer", name, file=name, buffer_size=WHOLE_BYTES) as writer:
-                for part in whole.stream(WHOLE_BYTES):  # one turn for some bytes
+                for part in whole.stream(WHOLE_BYTES):
                     writer.write(part)
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:
             raise cloud_error(self.uri, "write", error, file=name) from error
@@ -605,7 +605,7 @@ class CloudStorage:
 
     def delete_all(self, paths: Sequence[str]) -> None:
         """Delete files, many by one request where the store knows that; nothing happens about those not there."""
-        for first in range(0, len(paths), _DELETED_AT_ONCE):  # one turn per request
+        for first in range(0, len(paths), _DELETED_AT_ONCE):
             part = list(paths[first : first + _DELETED_AT_ONCE])
             try:
                 self._again(lambda: self._call("delete", "delete", part))  # noqa: B023 - called in this turn

@@ -435,7 +435,7 @@ class DeltaStore:
         tries = 0
         cause: Exception | None = None
         for _ in looks(self._pause):
-            while True:  # at most `_OPEN_TRIES` turns
+            while True:  # at most `_OPEN_TRIES` times
                 tries += 1
                 try:
                     table = self._read_table()
@@ -529,7 +529,7 @@ class DeltaStore:
         """
         versions = sorted(_version_of(name) for name in names if name.endswith(".json") and LOG_FILE.fullmatch(name))
         before = behind
-        for version in versions:  # as many turns as entries
+        for version in versions:
             for number in range(version if before is None else before + 1, version):
                 path = entry_path(number)
                 # A list that is made while entries come need not have all of them.
@@ -801,7 +801,7 @@ class DeltaStore:
         """Take in the entries behind the snapshot; return False where that is not enough."""
         local, before, mark = self.storage.local, self._newest_entry, self._mark
         checked = True
-        while True:  # one turn per entry
+        while True:
             ours = self._landed is not None and self.version < self._landed
             if self._landed is not None and not ours:
                 # What was put there a moment ago was a look too: nothing was behind it.
@@ -1104,7 +1104,7 @@ class DeltaStore:
             return
         while True:  # once more where another process has just tidied some away, behind a checkpoint that it flushed
             paths, version = ["_delta_log"], first
-            while version <= self.version or self.storage.exists(entry_path(version)):  # as many turns as entries
+            while version <= self.version or self.storage.exists(entry_path(version)):
                 if self.storage.exists(entry_path(version)):
                     paths.append(entry_path(version))
                 version += 1

@@ -187,7 +187,7 @@ def parse_entry(content: bytes, version: int | None = None) -> Entry:
     info: dict[str, Any] = {}
     n_actions, changes = 0, False
     metadata: dict[str, Any] | None = None
-    for line in content.splitlines():  # one turn per action
+    for line in content.splitlines():
         if not line.strip():
             continue
         try:
@@ -311,7 +311,7 @@ def removals(content: bytes) -> dict[str, tuple[int, int]]:
     {'a b': (7, 9)}
     """
     found = {}
-    for line in content.splitlines():  # one turn per action
+    for line in content.splitlines():
         said = json.loads(line).get("remove") if b'"remove"' in line else None
         if said and said.get("deletionTimestamp") is not None:
             found[unquote(said["path"])] = (int(said["deletionTimestamp"]), int(said.get("size") or 0))

@@ -144,7 +144,7 @@ def _columns(type_: Any, above: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield names and metadata of all columns of a type, those inside others too."""
     if not isinstance(type_, dict):
         return
-    for column in type_.get("fields", ()):  # as many turns as columns
+    for column in type_.get("fields", ()):
         name = f"{above}{column['name']}"
         yield name, column.get("metadata") or {}
         yield from _columns(column["type"], f"{name}.")

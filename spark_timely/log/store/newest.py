@@ -85,7 +85,7 @@ def _newest(where: str) -> tuple[int, Entry] | None:
     checkpoint = max((name[:20] for name in names if name.endswith(".checkpoint.parquet")), default="")
     entries = sorted(name for name in names if name.endswith(".json") and name[:20] >= checkpoint)
     newest = None
-    for name in entries:  # as many turns as commits since the newest checkpoint, or before it was made
+    for name in entries:  # those since the newest checkpoint, or before it was made
         with open(os.path.join(folder, name), "rb") as file:
             content = file.read()
         if name == entries[-1]:

@@ -274,7 +274,7 @@ def repair_log(
             for file in step.files if step.action == "delete" else ():
                 storage.delete(file)
                 storage.flush(["_delta_log"], always=True)
-        for version, content in plans:  # as many turns as damaged entries
+        for version, content in plans:
             storage.put(entry_path(version), content, replace=True, always=True)
             # A checksum of another engine is of the entry that was lost.
             storage.delete(f"_delta_log/{version:020d}.crc")

@@ -99,7 +99,7 @@ def mirrored_table(storage: TableStorage) -> MirroredTable:
 
 def _check_entries(where: Path, names: Iterable[str]) -> None:
     """Refuse entries that delta-rs takes for commits although they are empty, lack lines, or are others' copies."""
-    for name in names:  # as many turns as entries behind the checkpoint
+    for name in names:
         if name.endswith(".json"):
             try:
                 check_whole((where / "_delta_log" / name).read_bytes(), int(name[:20]))

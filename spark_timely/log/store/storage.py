@@ -507,7 +507,7 @@ class FileStorage:
         names = list(dict.fromkeys(paths))
         files = [name for name in names if name and not os.path.isdir(self.full(name))]
         folders = {os.path.dirname(name) for name in files} | (set(names) - set(files))
-        for name in files:  # as many turns as files
+        for name in files:
             self.flush_content(name)
         # The names of the folders themselves, once.
         new = {up for name in folders for up in _upwards(name)} - self._lasting
@@ -530,7 +530,7 @@ class FileStorage:
         if not is_flushed(self.options):
             return
         folder = self.uri
-        while True:  # as many turns as folders above
+        while True:  # up through the folders above
             # What may not be read was there before.
             if os.access(folder, os.R_OK):
                 self._flush(flush_folder, folder)
@@ -582,7 +582,7 @@ class FileStorage:
 
     def delete_all(self, paths: Sequence[str]) -> None:
         """Delete files; nothing happens about those that are not there."""
-        for path in paths:  # as many turns as files: some microseconds each
+        for path in paths:  # some microseconds a file
             self.delete(path)
 
     def sizes(self, directory: str) -> dict[str, tuple[int, float]]:
@@ -590,7 +590,7 @@ class FileStorage:
         found = {}
         try:
             with os.scandir(self.full(directory)) as entries:
-                for entry in entries:  # one turn per file
+                for entry in entries:
                     with suppress(FileNotFoundError):  # deleted meanwhile
                         if entry.is_file(follow_symlinks=False):
                             said = entry.stat(follow_symlinks=False)
@@ -664,7 +664,7 @@ class FileStorage:
         """Give a file its name in the very folder in which certain files are, whatever its path leads to by now."""
         root = os.open(self.uri, os.O_RDONLY)
         try:
-            for other, mark in beside.items():  # one turn per file
+            for other, mark in beside.items():
                 found = _mark(other, root)
                 if found is None or (mark is not None and found != mark):
                     msg = f"found {other!r} is not there any more in {self.uri!r}"
@@ -697,7 +697,7 @@ class FileStorage:
     def copy_to(self, paths: Sequence[str], folder: str) -> None:
         """Link to files from a folder of this disk, under the same paths; all of the place that the path leads to."""
         root = os.path.realpath(self.uri)
-        for path in paths:  # as many turns as files
+        for path in paths:
             os.symlink(os.path.join(root, path), f"{folder}/{path}")
 
     def ages(self, directory: str) -> Mapping[str, float]:

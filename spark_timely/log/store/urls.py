@@ -183,7 +183,7 @@ def nearest_log(place: str, storage: Mapping[str, Mapping[str, str]], /) -> str 
     """
     url = parse_url(place)
     found: str | None = None
-    for path, options in storage.items():  # one turn per log
+    for path, options in storage.items():
         other = parse_url(path)
         if url is None or other is None or other.store != url.store:
             continue
