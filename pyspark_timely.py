@@ -1,4 +1,4 @@
-"""Where Spark looks for data sources: it imports every ``pyspark_*`` module and takes ``DefaultSource``."""
+"""Entry point for Spark: it imports every ``pyspark_*`` module and takes its ``DefaultSource``."""
 
 from __future__ import annotations
 

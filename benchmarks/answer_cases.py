@@ -148,10 +148,10 @@ class _Peeks:
         return case
 
     def _peek(self, log: Log, way: str) -> Callable[[int], pa.Table]:
-        told: list[PeekExplanation] = []
-        (row,) = peek(log, keys={"k": [3]}, explain=told.append).to_pylist()
-        if row != {"k": 3, "v": 3 * 7919, "name": "name-3", "_diff": 1} or told[0].way != way:
-            msg = f"expected the row of key 3 by the {way}, found {row} by {told[0]}"
+        explained: list[PeekExplanation] = []
+        (row,) = peek(log, keys={"k": [3]}, explain=explained.append).to_pylist()
+        if row != {"k": 3, "v": 3 * 7919, "name": "name-3", "_diff": 1} or explained[0].way != way:
+            msg = f"expected the row of key 3 by the {way}, found {row} by {explained[0]}"
             raise AssertionError(msg)
         return lambda key: peek(log, keys={"k": [key]})
 

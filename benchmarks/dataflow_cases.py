@@ -499,8 +499,8 @@ from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope
 from spark_timely.log.log import open_log
 from spark_timely.spark.dataflow_tasks import catalog_of, run_one
-told = lambda path, name: next(int(x.split()[1]) for x in open(path) if x.startswith(name))
-peak = lambda: told("/proc/self/status", "VmHWM") / 1024
+entry = lambda path, name: next(int(x.split()[1]) for x in open(path) if x.startswith(name))
+peak = lambda: entry("/proc/self/status", "VmHWM") / 1024
 path, folder, step, kind = sys.argv[1:]
 size = int(open_log(path).files().sizes.sum()) / 2**20
 before = peak()
@@ -512,9 +512,9 @@ engine = Engine("alone", scope.sinks, scope.storage, files_of=catalog_of, limits
 read = 0
 def run(plans, tasks):
     global read
-    start = told("/proc/self/io", "rchar")
+    start = entry("/proc/self/io", "rchar")
     found = [run_one(task, plans[task.output], scope.storage) for task in tasks]
-    read += told("/proc/self/io", "rchar") - start
+    read += entry("/proc/self/io", "rchar") - start
     return found
 rows = sum(done.n_rows for done in engine.advance(run))
 print(json.dumps({"before": before, "peak": peak(), "rows": rows, "read": read / 2**20, "size": size}))

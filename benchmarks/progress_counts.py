@@ -187,7 +187,7 @@ def small(held: int, size: int, updates: int = 20_000) -> tuple[float, float]:
         plain_took.append(time.perf_counter() - middle)
         ours_took.append(middle - began)
     n = len(plain_batches) / 1e6
-    # The least: these are microseconds, and whoever else runs only adds to them.
+    # The least: these are microseconds, and other programs that run only add to them.
     return min(ours_took) / n, min(plain_took) / n
 
 

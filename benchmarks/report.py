@@ -73,8 +73,8 @@ def seconds(run: Callable[[], object]) -> float:
 def alternate(case: Case, ours: Callable[[], float], peer: Callable[[], float], repeats: int, warm: int = 2) -> None:
     """Measure both sides in turn, changing who goes first, so that a noisy minute hits both.
 
-    The pairs before, `warm` of them, are not counted: whoever runs first in a JVM pays for loading its classes and
-    compiling them.
+    The pairs before, `warm` of them, are not counted: the side that runs first in a JVM pays for loading its classes
+    and compiling them.
     """
     for _ in range(warm):
         ours()

@@ -41,7 +41,7 @@ log.snapshot(log.frontier().elements[0][0] - 1)
 done.touch()
 deadline = time.monotonic() + float(sys.argv[5])
 while not go.exists():
-    if time.monotonic() > deadline:  # whoever asked for it is gone
+    if time.monotonic() > deadline:  # the benchmark that asked for it is gone
         sys.exit("nobody said when to begin")
     time.sleep(0.001)
 times, removed, lost = 0, 0, 0

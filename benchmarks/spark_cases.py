@@ -521,7 +521,7 @@ class SparkCases:
 
 
 _reported: dict[str, set[int]] = {}
-"""By run of a query, the micro-batches that `last_micro_batch` has told of."""
+"""By run of a query, the micro-batches that `last_micro_batch` has returned."""
 
 
 def last_micro_batch(query: StreamingQuery, deadline_s: float) -> float:

@@ -1,7 +1,7 @@
 """A captured micro-batch in an object store, against Spark's own Delta sink over S3A on the same server.
 
 The server is MinIO on loopback, behind the proxy of the tests, which counts requests and makes each take longer. Both
-sides keep Spark's checkpoint in the store: it is the same work for both, so also told without it.
+sides keep Spark's checkpoint in the store: it is the same work for both, so times without it are reported too.
 """
 
 from __future__ import annotations

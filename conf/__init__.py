@@ -1,4 +1,4 @@
-"""The one table of options of the sink and the source."""
+"""The options of the sink and the source, in one table."""
 
 from __future__ import annotations
 

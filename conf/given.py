@@ -1,4 +1,4 @@
-"""The options of sink and source with their types, as Python callers write them: for editors and type checkers.
+"""Types of the options of sink and source, for editors and type checkers.
 
 Names and kinds are those of the table in `spark_timely.conf.options`; a test compares the two. Spark's own way of
 writing a name (``lateData``) is read as well, and is known at run time only.

@@ -1,4 +1,4 @@
-"""How the value of an option is read, by its kind.
+"""Parsers of option values, one for each kind: names, numbers, sizes, durations, frontiers and others.
 
 Invariants
 ----------

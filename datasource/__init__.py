@@ -1,4 +1,4 @@
-"""The source ``timely``: replays a log into Spark, batch or streaming, and is the class that Spark knows as the format.
+"""The source ``timely``: replays a log into Spark, as a batch or a stream.
 
 `source` is what Spark asks first; it sends reads on to `stream` and writes to the sink. `bounds` makes offsets of the
 options. Between two offsets the `planner` (or `arrivals`, in the order captured, from the `recent` progress) decides

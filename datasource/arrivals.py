@@ -1,4 +1,4 @@
-"""Plan a replay in the order captured: positions are commit numbers per stream.
+"""Plans of a replay in the order captured: offsets are commit numbers of each stream.
 
 Invariants
 ----------

@@ -1,4 +1,4 @@
-"""Where a query begins, where it stops, and where its micro-batches end: what the options say about offsets.
+"""Bounds of a replay: where a query begins, where it stops, and where micro-batches end, by its options.
 
 With ``alignTo`` no window of time is cut by a micro-batch. Multiples are counted from 0: of dates and timestamps from
 1970-01-01 in UTC, as Spark's ``window`` does.

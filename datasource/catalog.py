@@ -1,4 +1,4 @@
-"""What the planner knows of a log's files: bounds of all, exact times of those it has looked into."""
+"""The planner's catalog of a log's files: bounds of all, and the exact times of files looked into."""
 
 from __future__ import annotations
 

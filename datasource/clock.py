@@ -1,4 +1,4 @@
-"""A clock: a source that says which logs moved, and nothing of what is in them.
+"""The clock: a streaming source that makes a micro-batch when a log's frontier moves, and carries no data.
 
 What drives a dataflow. Spark runs a micro-batch when an offset is another than before; the offset of a clock is
 how far each of its logs is, which run of the query asks, and which setting of its alarm rang last. So a micro-batch is

@@ -1,4 +1,4 @@
-"""Read the dead letters of a log: ``content=dead``, as a batch and as a stream in the order of commits.
+"""The reader of dead letters (``content=dead``), as a batch or as a stream in the order of commits.
 
 Invariants
 ----------

@@ -1,4 +1,4 @@
-"""What one task of a replay reads: a split, the layout of the rows that it makes, and progress rows that go with it.
+"""A split: the work of one task of a replay, with the layout of its rows and the progress rows that go with it.
 
 Plain picklable values. A split says which pieces of which files and which range of times or commits;
 the layout, the same for all splits of a query, says which columns come out. The driver makes them,
@@ -84,7 +84,7 @@ class FilePiece:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What one task reads.
+    """A split: the files, the range and the progress rows that one task reads.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which rows come out.
+    """The condition on the rows that come out.
 
     It travels as text, which every executor parses for itself: what Arrow makes of it would have to be unpickled.
 
@@ -179,7 +179,7 @@ def _predicate(text: str, schema: pa.Schema) -> Predicate:
 
 @dataclass(frozen=True, slots=True)
 class ReplayLayout:
-    """Which columns come out, and what is needed to make them.
+    """The layout of a replay: the columns that come out, and what is needed to make them.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Decide what each micro-batch of a replay reads: offsets and splits, from one log and some options.
+"""The planner of replays: chooses the offsets and splits of each micro-batch from a log and the options.
 
 The planner runs on the driver, one per query and run, and keeps what it has learnt of the log between
 micro-batches. It knows nothing of Spark: `stream` and `batch` put it behind Spark's interfaces.
@@ -87,7 +87,7 @@ def layout_of(log: Log, options: SourceOptions, /) -> ReplayLayout:
 
 @dataclass(frozen=True, slots=True)
 class _Pin:
-    """What was there when a run began that ends at what is there.
+    """The end of a run that stops at what the log had when it began.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Read the rows of a split from the log's files, in an executor: Parquet in, record batches out.
+"""The reader of a split, in an executor: Parquet files of the log in, Arrow record batches out.
 
 No Spark here and no state: what is read depends on the split and the layout alone, and reading a split
 again gives the same rows. `read_splits` is what a kernel in ``mapInArrow`` uses with
@@ -400,7 +400,7 @@ class _Files:
 
 
 class _Shape:
-    """How the record batches of one file become those of the layout."""
+    """The conversion of one file's record batches into those of the layout."""
 
     def __init__(self, files: _Files, found: pa.Schema, *, whole: bool, sort: bool) -> None:
         self._files = files

@@ -1,4 +1,4 @@
-"""The end of a log's progress, kept between micro-batches: what a replay in the order captured still has to deliver.
+"""The newest progress of a log, kept between micro-batches for a replay in the order captured.
 
 `CommitBound` follows by it a beginning or an end that is said by commit number or moment, while the log grows up to it.
 
@@ -180,7 +180,7 @@ class RecentProgress:
 
 
 class CommitBound:
-    """What the commits before a bound made.
+    """The frontier that the commits before a bound made.
 
     Parameters
     ----------

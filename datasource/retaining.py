@@ -1,4 +1,4 @@
-"""A query keeps what it has not read: it retains its position in the log, under the name that its option gives.
+"""The retainer of a query: keeps its position in the log readable, under the name that its option gives.
 
 The log's own table says who retains what, so compaction by anybody waits (`spark_timely.log.machine.since`). A name is
 one query's: its first offset carries an identity, which its checkpoint keeps. Until that offset is known to be in the
@@ -47,7 +47,7 @@ _LEAST_S: Final = 60.0
 
 
 class RetainedPosition:
-    """What one query retains of one log.
+    """The position of one query that one log retains.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The data source ``timely``: what Spark asks for first, and where it is sent on.
+"""The class of the format ``timely`` that Spark loads: gives schemas, readers and writers.
 
 Spark asks in processes of its own: one for the schema, one for each reader or writer, and for a sink one more that
 commits. None knows what another has parsed. So each parses the same options and opens the log for itself, here as in

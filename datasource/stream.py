@@ -1,4 +1,4 @@
-"""The readers that Spark calls: of a streaming replay, of a batch one, of dead letters, and of a clock.
+"""The readers that Spark calls: for a streaming replay, a batch one, dead letters and a clock.
 
 Life of a reader: one instance, in the planner process of a query's run, answers for offsets and plans;
 a pickled copy of another one reads in the executors. Nothing is shared between them but the options and
@@ -44,7 +44,7 @@ class TimelyPartition(InputPartition):
 
 @short_errors
 class _Reading(Shipped):
-    """What both readers share: the planner, made when it is needed, and the work of a task."""
+    """The base of both readers: the planner, made when it is needed, and the work of a task."""
 
     def __init__(self, options: SourceOptions, layout: ReplayLayout) -> None:
         self._options = options
@@ -194,7 +194,7 @@ class LetterPartition(InputPartition):
 
 @short_errors
 class _ReadingLetters(Shipped):
-    """What both readers of dead letters share."""
+    """The base of both readers of dead letters."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self._options = options

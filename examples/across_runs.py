@@ -163,7 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     out = empty_folder(parser.parse_args(arguments).out.resolve())
     report = Report()
-    report.title("spark-timely: complete means complete, whoever is silent tonight")
+    report.title("spark-timely: complete means complete, also when a job is silent tonight")
     spark = start_spark(out / "spark.log", report)
     try:
         flights = flights_of_the_day()

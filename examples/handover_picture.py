@@ -73,7 +73,7 @@ def draw(
         figure.text(
             0.02,
             0.885,
-            "Whoever is silent or fails holds back what depends on it, and nothing else; the next run catches up.",
+            "A job that is silent or fails holds back what depends on it, and nothing else; the next run catches up.",
             color=MUTED,
         )
         figure.savefig(path)

@@ -6,7 +6,7 @@ VENV="$ROOT/.venv"
 PYTHON_VENV="$VENV/bin/python"
 export ROOT VENV PYTHON_VENV
 
-# Spark's workers take `python3` from PATH unless told otherwise.
+# Spark's workers take `python3` from PATH unless set otherwise.
 export PYSPARK_PYTHON="$PYTHON_VENV"
 export PYSPARK_DRIVER_PYTHON="$PYTHON_VENV"
 # A Spark installation named in the environment would be used in place of the pinned one.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs pytest with its files in memory where there is room: much of what tests wait for are flushes to a disk. The long
-# lane, and whoever sets TMPDIR, has them where they would be.
+# lane, and a run with TMPDIR set, have them where they would be.
 
 set -euo pipefail
 SHARED=/dev/shm

@@ -1,4 +1,4 @@
-"""The roles of columns: which column of a DataFrame is the time, the diff, the event or part of the payload.
+"""Roles of columns: which column of a DataFrame is the time, the diff, the event or part of the payload.
 
 The event says whether a row is a message or a statement about progress (``frontier=events`` only), the diff how often
 it is added to a collection. All other columns are payload.

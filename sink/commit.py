@@ -1,4 +1,4 @@
-"""Commit a micro-batch exactly once: check the reports of its tasks against the plan, append their files to the log.
+"""The commit of a micro-batch, exactly once: checks the tasks' reports against the plan, then appends their files.
 
 The last step of a micro-batch, in the Python process in which Spark calls the writer's `commit`. All that it knows
 came from two sides: the plan, made before the tasks, with the state that the stream had then, and one report for each
@@ -384,7 +384,7 @@ def delete_files(
     *,
     find: Callable[[str, dict[str, str]], Log | None] = find_log,
 ) -> None:
-    """Delete files of tasks, but for those that the log knows; where that cannot be told, none.
+    """Delete files of tasks, but for those that the log knows; where that is not known, none.
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
-"""Which micro-batch this is, and whether its log has all that the query put there before.
+"""The check that no micro-batch of a query is missing in its log before the next one is captured.
 
 A log may have been deleted, restored, or replaced.
 
 A query whose checkpoint was kept continues with its next micro-batch. On a log that went back the ones between would be
 missing, and their times declared complete. So a micro-batch is captured only where nothing before it is missing, as
-far as can be told: by the commits that the query wrote down in its checkpoint, and in the sink by its numbers alone,
+far as is known: by the commits that the query wrote down in its checkpoint, and in the sink by its numbers alone,
 which have no gaps there.
 
 Invariants
@@ -77,7 +77,7 @@ class BatchId:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a query writes, and what it finds there.
+    """The target of a query: log and stream, with what the query finds there.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with a log, and what can be done about it.
+    """A fault of a log for a query, and its cure.
 
     Attributes
     ----------

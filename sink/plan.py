@@ -1,4 +1,4 @@
-"""Plan a micro-batch: read what its stream holds, and refuse what cannot be captured.
+"""The plan of a captured micro-batch: the state of its stream, and refusal of what cannot be captured.
 
 A plan is made on the driver before any task runs, travels to the tasks by pickling, and is made again
 in the process that commits. It opens nothing and creates nothing: a log that does not exist yet is
@@ -228,7 +228,7 @@ class CapturePlan:
         return self.fresh
 
     def _check_same(self, ident: BatchId, state: StreamState, known: StreamState) -> None:
-        """Refuse another micro-batch of a number that the log has, as far as can be told without its rows."""
+        """Refuse another micro-batch of a number that the log has, as far as is known without its rows."""
         recorded = known.note.batch
         if self.options.dialect == "cdcv2" or recorded is None or recorded.n_input == 0:
             # Copies do no harm there, and without rows none is lost: the commit compares what came in.
@@ -342,7 +342,7 @@ def make_plan(
     ClosedError, OwnershipError, RolledBackError
         If the query may not append to the stream.
     InvalidUsageError, StorageError
-        If the frontier of the query's sources is asked for and cannot be told, or what the query wrote down of its
+        If the frontier of the query's sources is asked for and is not known, or what the query wrote down of its
         logs cannot be read.
 
     Notes
@@ -516,7 +516,7 @@ def _first_counts(log: Log, options: SinkOptions) -> StreamCounts:
 
 
 def _warn_of_streams(log: Log, options: SinkOptions) -> None:
-    """Tell whoever joins a log that it does not wait for as many streams as the option says."""
+    """Warn a query that joins a log if the log waits for fewer streams than the option says."""
     claimed = len(log.streams())
     waits_for = log.unclaimed + claimed
     # Without unclaimed capabilities some streams may be copies; the log never waited for more than there are.

@@ -1,4 +1,4 @@
-"""Judge and write the rows of one task. Arrow and numpy only: runs in Spark's Python workers.
+"""The writer of one task: judges its rows and writes them to Parquet files. Arrow and numpy only.
 
 Invariants
 ----------
@@ -88,7 +88,7 @@ def write_rows(plan: CapturePlan, ident: BatchId, batches: Iterable[pa.RecordBat
 
 @dataclass(slots=True)
 class _Task:
-    """What one task has done so far."""
+    """The state of one task: what it has written so far."""
 
     plan: CapturePlan
     ident: BatchId

@@ -1,8 +1,8 @@
-"""Refuse, when a query starts, what could not be captured in any micro-batch of it.
+"""Checks at the start of a query: refuses what none of its micro-batches could capture.
 
 Spark makes the sink only with the first micro-batch, in a thread of the query's own: what is refused there is found
-late, by whoever waits for the query. Asked here before: options, output mode, columns and their types, the log, the
-stream's owner, and what is missing before the next micro-batch.
+late, by the program that waits for the query. Checked here before: options, output mode, columns and their types, the
+log, the stream's owner, and what is missing before the next micro-batch.
 
 Invariants
 ----------

@@ -1,4 +1,4 @@
-"""The sink ``writeStream.format("timely")``: what Spark calls, and when.
+"""The sink ``writeStream.format("timely")``: the writer that Spark calls to capture a micro-batch.
 
 Per micro-batch Spark makes a writer in a prepare process on the driver and pickles it to the tasks;
 each task calls `write` once, with zero rows too; another writer, made in a commit process, gets the

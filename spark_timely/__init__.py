@@ -1,4 +1,4 @@
-"""Capture and replay of streams together with the statements about their progress.
+"""spark-timely: capture of Spark streams with statements about their progress, and replay by other jobs.
 
 One Spark job captures a stream into a log (a Delta table) together with the statements about
 which times are complete; any other job replays it, with any number of workers, and knows exactly

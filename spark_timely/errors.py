@@ -1,4 +1,4 @@
-"""Error types: what is raised, when, and how to react.
+"""The error classes of the library: when each is raised, and how to react.
 
 Every text reads ``[<condition>] could not <attempt>: <what was found, name=value>`` and, after `` — hint: ``,
 what to do. It is one line, because Spark shows its users the last line of a traceback only. The condition is made of
@@ -578,7 +578,7 @@ class DataLossError(StorageError):
 
 
 class LogDamagedError(StorageError):
-    """What a log stands on is not what it should be, as after a power cut, or an overwrite by another program.
+    """The files that a log stands on are damaged, as after a power cut, or an overwrite by another program.
 
     An entry of the table's log or a checkpoint of it is empty, cut or missing, a file of progress is broken, or all
     progress is gone.

@@ -1,4 +1,4 @@
-"""Take secrets out of texts and errors: credentials in URLs, and values of storage options that are in use.
+"""Removal of secrets from texts and errors: credentials in URLs, and values of storage options in use.
 
 Paths, endpoints and options come back in the texts of Delta, Arrow and cloud stores. So one function, `masked`, takes
 secrets out of a text, and every text that leaves the library goes through it: errors with their context and causes,

@@ -1,4 +1,4 @@
-"""What notebooks show of logs, dataflows and queries: HTML tables, bars and graphs.
+"""HTML for notebooks: tables, bars and graphs of logs, dataflows and queries.
 
 Invariants
 ----------

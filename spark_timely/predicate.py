@@ -1,4 +1,4 @@
-"""Conditions as SQL text, for rows in Arrow: what Spark's ``where`` makes of the same text.
+"""SQL conditions evaluated on Arrow tables, with the meaning of Spark's ``where``.
 
 sqlglot reads the text as Spark's parser does. What it means is said here, for a small part of SQL: what means the same
 in Arrow, that is, three-valued logic; NaN equal to itself and greater than all other numbers; integers that overflow
@@ -215,7 +215,7 @@ def _refused(text: str, what: str, found: str) -> InvalidUsageError:
 
 
 class _Meaning:
-    """What one condition means for columns of these types."""
+    """The meaning of one condition for columns of these types."""
 
     def __init__(self, text: str, types: Mapping[str, pa.DataType], what: str) -> None:
         self._text, self._types, self._what = text, types, what
@@ -446,8 +446,8 @@ class _Meaning:
         for one, other in ((left, right), (right, left)):
             is_moment = pa.types.is_date(one.type) or pa.types.is_timestamp(one.type)
             if is_moment and isinstance(other.literal, str):
-                told = self._moment(other.literal, one.type)
-                return (one, told) if one is left else (told, one)
+                moment = self._moment(other.literal, one.type)
+                return (one, moment) if one is left else (moment, one)
         if left.type != right.type or not _has_order(left.type):
             found = f"a comparison of types {left.type} and {right.type}"
             raise self._mismatch(found, "compare numbers with numbers, and other things with their like")

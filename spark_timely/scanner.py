@@ -1,4 +1,4 @@
-"""The words of Spark's SQL, as its own scanner finds them: the pieces of a text, and what some of them are.
+"""The tokenizer of Spark's SQL: cuts a text into the tokens that Spark's own scanner finds.
 
 Whatever is read from a text is read from these pieces, and whatever is put into one is put between two of them.
 

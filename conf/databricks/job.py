@@ -1,4 +1,4 @@
-"""The tasks of the bundle: capture, handover, report, and what the command line does: compact, wait.
+"""The tasks of the Databricks bundle: capture, handover, report, compact and wait.
 
 Runs on serverless and classic compute alike: Spark Connect's API alone, one run per trigger. A task fails where its
 verb fails, so a job's later tasks run only on a yes.

@@ -1,4 +1,4 @@
-"""Answers from logs at a time, in process and without a server.
+"""Answers from logs at a time (peek, subscribe, SQL), in process and without a server.
 
 A peek is planned (`plan`): which log and time, which keys, which rows and columns, in which order and how many. It
 waits until its time is complete, and is answered from an index of the log by key (`index_peek`), from the log's files

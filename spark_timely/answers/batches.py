@@ -1,4 +1,4 @@
-"""A subscription as a state machine: given how far its log has come, which interval of times comes next. Pure.
+"""The state machine of a subscription: chooses the next interval of times from how far its log has come. Pure.
 
 Two frontiers and a time say what a subscription gives. All times are moved up to the *origin*, its as-of time: an
 update before it stands at it. Given are the updates whose moved times are beyond the *start* and not beyond the *end*.
@@ -11,7 +11,7 @@ Invariants
    an interval, some have no rows.
 2. No interval ends past the log's frontier, so nothing is given early, and nothing that was given changes.
 3. The first interval ends beyond the origin, and no row is before it.
-4. What has to stay told apart in the log (`Course.needed`) only moves forward with the intervals.
+4. What has to stay distinct in the log (`Course.needed`) only moves forward with the intervals.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What a subscription gives, from its beginning to its end. Made by `course_of` and `course_resumed`.
+    """The course of a subscription, from its beginning to its end. Made by `course_of` and `course_resumed`.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class Course:
         return frontier.join(Antichain.of(self.origin))
 
     def needed(self, kind: LogKind, reached: Antichain, /) -> Antichain:
-        """Return what the log has to keep told apart, so that all that is beyond a frontier can still be given.
+        """Return what the log has to keep distinct, so that all that is beyond a frontier can still be given.
 
         Parameters
         ----------
@@ -240,7 +240,7 @@ def course_resumed(
 
 
 class Progress:
-    """How far a subscription is on its course: which interval comes next, and when it has ended.
+    """Position of a subscription on its course: gives the next interval, and whether it has ended.
 
     Parameters
     ----------

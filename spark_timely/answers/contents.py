@@ -1,4 +1,4 @@
-"""Updates up to a time become rows with their counts: what every way to answer a peek ends with.
+"""Contents from updates: sums updates up to a time into rows with their counts, as every peek ends.
 
 Invariants
 ----------

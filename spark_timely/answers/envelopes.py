@@ -1,4 +1,4 @@
-"""The forms in which a subscription gives updates: as they are, by key as `upsert`, or with before and after. Pure.
+"""Envelopes of a subscription, the forms of its updates: plain, `upsert` by key, or before and after. Pure.
 
 What is given here is consolidated: of one time each row is there once, with the sum of its diffs.
 
@@ -48,7 +48,7 @@ _CAME, _WENT, _CHANGED, _BROKEN = range(4)
 
 @dataclass(frozen=True, slots=True)
 class RowForm:
-    """In which form rows are given. Made by `row_form`, which checks it.
+    """The form in which rows are given. Made by `row_form`, which checks it.
 
     Attributes
     ----------

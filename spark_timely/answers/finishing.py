@@ -1,4 +1,4 @@
-"""Order, offset, limit, projection and the limit of size: what makes an answer of rows with counts.
+"""The finishing of an answer: order, offset, limit, projection and the limit of its size.
 
 Rows come with how often they are there, in `_diff`, and an answer has them so too: an offset and a limit are of copies,
 and cut into a count.

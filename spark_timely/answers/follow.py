@@ -1,8 +1,8 @@
-"""One follower for each log and process: it looks for news and reads what is new, once for all subscriptions.
+"""The follower of a log: watches for new commits and reads them once for all subscriptions of a process.
 
-A thread looks while somebody waits; whoever asks without waiting looks itself. An interval of times is read, moved and
-summed by the first subscription that gets to it, and kept until all have had it, within a budget of bytes: one that is
-far behind reads what it needs again.
+A thread looks while a subscription waits; one that asks without waiting looks itself. An interval of times is read,
+moved and summed by the first subscription that gets to it, and kept until all have had it, within a budget of bytes:
+one that is far behind reads what it needs again.
 
 Invariants
 ----------
@@ -510,7 +510,7 @@ class Follower:
         return moved
 
     def _refresh(self) -> bool:
-        """Move the snapshot, and wake all that wait where it has moved: whoever looked, nobody else finds it new."""
+        """Move the snapshot, and wake all that wait where it has moved: after this look no other one finds it new."""
         self._looked_at = self._now()
         moved = self.log.refresh()
         if moved:

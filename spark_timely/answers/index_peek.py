@@ -1,4 +1,4 @@
-"""A peek answered from an index by key: what its sorted runs have, up to its upper, and the log's own files past it.
+"""Peek from an index by key: its sorted runs up to its upper, and the log's files past it.
 
 An index is found beside its log, where dataflows that look into the log keep it. Its runs are mapped before anything is
 looked up: from then on nobody who merges, replaces or deletes them takes them away.
@@ -79,7 +79,7 @@ class IndexNow:
 
 
 class Indexes:
-    """The indexes of a log, as whoever peeks finds them.
+    """The indexes of a log, as a peek finds them.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class Indexes:
     """
 
     def __init__(self, log: Log) -> None:
-        # Not the log itself: whoever keeps this by the log would keep the log.
+        # Not the log itself: a mapping from the log to this would keep the log alive.
         self._root = os.path.join(log.path, "_spark_timely") if log.storage.local else None
         self._names: tuple[int, tuple[str, ...]] = (-1, ())
         self._known: dict[str, tuple[tuple[int, int, int], Spine | None, IndexNow | None]] = {}

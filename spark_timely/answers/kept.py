@@ -1,4 +1,4 @@
-"""What a process keeps of the files of logs that it peeks into: footers as arrays, and small files decoded and sorted.
+"""Cache of a process that peeks: footers of log files as arrays, and small files decoded and sorted.
 
 Invariants
 ----------
@@ -144,15 +144,15 @@ class Footer:
         nulls = np.ones(self.n_groups, np.bool_)
         for group in range(self.n_groups):  # once per file
             found = self.metadata.row_group(group).column(place).statistics
-            told = found is not None and found.has_min_max
-            low, high = (found.min_raw, found.max_raw) if told and whole else (0, 0)
-            if told and not whole:
+            bounded = found is not None and found.has_min_max
+            low, high = (found.min_raw, found.max_raw) if bounded and whole else (0, 0)
+            if bounded and not whole:
                 low, high = (_bytes(each) for each in (found.min_raw, found.max_raw))
             elif not whole:
                 low = high = b""
             lows.append(low)
             highs.append(high)
-            known[group] = told
+            known[group] = bounded
             nulls[group] = found is None or not found.has_null_count or found.null_count > 0
         if whole:
             return np.array(lows, np.int64), np.array(highs, np.int64), known, nulls
@@ -231,7 +231,7 @@ class _Sorted:
 
 
 class KeptFiles:
-    """What is kept of the files of one log.
+    """The cached files of one log.
 
     Parameters
     ----------

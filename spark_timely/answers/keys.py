@@ -1,4 +1,4 @@
-"""Keys that a peek asks for: values of some columns, in exactly the columns' types, sorted, each key once.
+"""The keys of a peek: values of some columns, in exactly the columns' types, sorted, each key once.
 
 Invariants
 ----------

@@ -1,4 +1,4 @@
-"""A peek answered from the files of a log: those row groups that may hold the keys at times not later than wanted.
+"""Peek from the files of a log: reads only row groups that may hold the keys at the wanted times.
 
 Invariants
 ----------
@@ -44,7 +44,7 @@ _MOST_AT_ONCE_BYTES: Final = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What of a log's files a peek has to read.
+    """The files and row groups of a log that a peek has to read.
 
     Attributes
     ----------
@@ -74,12 +74,12 @@ class Scan:
 
     @property
     def n_files(self) -> int:
-        """How many files it looks into."""
+        """Number of files that it looks into."""
         return len(self.small) + len(self.pieces)
 
     @property
     def n_groups(self) -> int:
-        """How many row groups it reads."""
+        """Number of row groups that it reads."""
         return sum(len(piece.groups) for piece in self.pieces)
 
 

@@ -1,4 +1,4 @@
-"""What the subscriptions of one process retain of one log, so that compaction waits for them.
+"""Retainers of the subscriptions of one process, so that compaction of a log waits for them.
 
 A named subscription retains what its consumer has not acknowledged: a retainer of that name, which outlasts the
 process. Those without a name share one retainer, which covers what each of them still has to give, and goes with the
@@ -131,7 +131,7 @@ class Positions:
         self.commits = 0
 
     def begin(self, name: str, needed: Antichain, expiry: str | dt.timedelta) -> Holder:
-        """Take a name, from whoever has it, and retain what is needed under it.
+        """Take a name, also from another holder, and retain what is needed under it.
 
         Parameters
         ----------

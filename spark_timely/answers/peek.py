@@ -1,10 +1,10 @@
-"""Peek into a log: the rows that it has at a time, from an index, from its files, or from a job.
+"""Peek into a log: the rows that it has at a time, from an index, from its files, or by a Spark job.
 
 Invariants
 ----------
 1. A peek has exactly one answer: rows, an error, or that it was canceled; canceled only if somebody canceled it before
    there was another. What comes after that is thrown away.
-2. A time before since is refused at once, whoever is waited for; since is looked at once more after the wait.
+2. A time before since is refused at once, before any wait; since is looked at once more after the wait.
 3. A peek waits until the *log's* frontier has passed its time: an index that is behind makes nobody wait.
 4. Rows are those of one snapshot of the log. A file that is replaced and deleted meanwhile makes a peek look at the log
    again, and plan again.
@@ -77,7 +77,7 @@ Job = Callable[[PeekPlan], pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class PeekExplanation:
-    """How a peek was answered.
+    """Explanation of an answered peek: its time, the way that answered it, and what was read.
 
     Attributes
     ----------
@@ -174,7 +174,7 @@ Answer = Rows | Failed | Canceled
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What was asked, as it was given."""
+    """The arguments of a peek, as they were given."""
 
     target: str | os.PathLike[str] | Log
     at: TimeLike | None
@@ -492,7 +492,7 @@ _NEVER: Final = threading.Event()
 
 
 class _Known:
-    """What is known of a log's snapshot: each peek asks for it, and it is made once."""
+    """Facts about a log's snapshot that each peek asks for, made once."""
 
     def __init__(self, log: Log, indexes: Indexes) -> None:
         self.state = log.generation, log.version

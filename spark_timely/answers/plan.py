@@ -1,6 +1,6 @@
-"""What a peek asks of a log, as a value: all that whoever answers it needs, in this process or in a job's tasks.
+"""The plan of a peek, as a value: log, time, keys, columns and order, for whichever process or task answers it.
 
-Whoever answers gives rows with counts: the columns `PeekPlan.columns`, then `_diff`. Where to stop is the answerer's
+An answer is rows with counts: the columns `PeekPlan.columns`, then `_diff`. Where to stop is the answerer's
 own business: `spark_timely.answers.finishing.finish` makes the same answer of all rows, and of the first ones by the
 order.
 
@@ -8,7 +8,7 @@ Invariants
 ----------
 1. A plan is of one snapshot of a log: its files have each update at a time not beyond those wanted once.
 2. Rows are judged by `where` before they are counted, and counted by `columns` alone: so it makes no difference which
-   other columns somebody who answers has.
+   other columns the answering side has.
 3. The count of a row is the sum of its diffs at times not later than `at` in any coordinate; messages of a stream count
    1 each.
 """
@@ -114,7 +114,7 @@ class PeekPlan:
 
     @property
     def bound(self) -> int | None:
-        """How many distinct rows are enough, the first ones by the order; None for all.
+        """The number of distinct rows that is enough, the first ones by the order; None for all.
 
         Examples
         --------

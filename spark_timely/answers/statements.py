@@ -1,4 +1,4 @@
-"""Statements as people write them: what a text asks for, as values. Pure.
+"""The parser of SELECT, SUBSCRIBE and COPY statements with AS OF: texts become values. Pure.
 
 Four kinds are read, in Materialize's words. A SELECT of rows of one log is a peek, which needs no Spark; every other
 SELECT is Spark's. SUBSCRIBE gives what changes, COPY writes files::

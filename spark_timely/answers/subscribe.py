@@ -121,7 +121,7 @@ class Subscription:
 
     @property
     def position(self) -> Antichain | None:
-        """What to store together with the rows that were given, for `resume_from`; None before the first batch.
+        """The position to store together with the rows that were given, for `resume_from`; None before the first batch.
 
         Times that are not beyond it are complete, and all their rows were given. It moves with the last row of a batch.
         """
@@ -141,7 +141,7 @@ class Subscription:
 
     @property
     def frontier(self) -> Antichain:
-        """How far the subscription has come; beyond the position where an interval was too large to be given."""
+        """The frontier reached; beyond the position where an interval was too large to be given."""
         return self._subscriber.progress.reached
 
     # Batches -------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def subscribe(
         Order of the rows of one time: columns, ``_diff`` among them, or ``(column, "asc" or "desc", "first" or
         "last")`` with the place of the nulls. Not with an envelope.
     name : str, optional
-        A name under which the log retains the position that was acknowledged last, whoever compacts it. A later
+        A name under which the log retains the position that was acknowledged last, through any compaction. A later
         subscription of that name takes it over, in this process or another.
     expiry : str or timedelta
         How long the log retains it without a sign of life, such as ``"7 days"``.

@@ -1,4 +1,4 @@
-"""At which one time several collections answer together, and why at that one.
+"""Selection of the one time at which several collections answer together, with its explanation.
 
 Invariants
 ----------
@@ -62,7 +62,7 @@ _WHY = {
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What counts of one input: between which frontiers it answers.
+    """One input of a choice: the frontiers between which it answers.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TimestampExplanation:
-    """At which time some collections answer together, and what that follows from. Made by `explain_timestamp`.
+    """The time at which some collections answer together, and its reasons. Made by `explain_timestamp`.
 
     ``print`` shows it for people, `to_dict` gives it as plain values.
 
@@ -217,7 +217,7 @@ def explain_timestamp(
         If there are no targets; their times have other types, or are numbers of micro-batches of different queries; or
         times have several coordinates and neither `as_of` nor `at_least` says which.
     SinceViolationError
-        If `as_of` is before the since of one: it has forgotten what was told apart there.
+        If `as_of` is before the since of one: it has forgotten which times were distinct there.
     LogMissingError
         If there is no log at a path.
 
@@ -388,7 +388,7 @@ def _several(domain: TimeDomain, since: Antichain, upper: Antichain) -> InvalidU
 
 
 def check_since(domain: TimeDomain, inputs: Sequence[Input], time: Time) -> None:
-    """Refuse inputs that have forgotten what was told apart at a time; the error names since and upper of one.
+    """Refuse inputs whose since has passed a time; the error names since and upper of one.
 
     Raises
     ------

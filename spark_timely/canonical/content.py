@@ -1,11 +1,11 @@
-"""The digest of a commit's messages as they are stored: whether the values are those that the commit brought.
+"""The digest of a commit's messages as stored: shows whether another program changed their values.
 
 A commit says how many messages it has and between which times they are. A value that another program changed leaves
-both as they are; the digest does not stay. It is computed by whoever writes the rows, from the table that goes into
+both as they are; the digest does not stay. The writer of the rows computes it, from the table that goes into
 the files, so it has neither late rows nor dead ones in it. Digests add up: those of files give that of a commit, in
 whatever way rows are cut into files, ordered, or merged with those of other commits later.
 
-It finds accidents. It is no signature: whoever wants to can make other rows of the same digest.
+It finds accidents. It is no signature: an attacker can make other rows of the same digest.
 
 The formula, complete, so that it can be written again from here. All arithmetic is modulo 2**64. ``constant(text)`` is
 that of lane 0 in `spark_timely.canonical.row_hash`, ``odd(text)`` is ``constant(text) | 1``, and a *place* is the name

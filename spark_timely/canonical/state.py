@@ -1,4 +1,4 @@
-"""The canonical hash of what a log says: per closed time its multiset of rows, and the frontier.
+"""The canonical hash of a log: for each closed time the multiset of its rows, and the frontier.
 
 Two logs that say the same have the same digest, however they were captured, cut into files,
 compacted, replayed, or computed by whom: rows of one time are hashed one by one

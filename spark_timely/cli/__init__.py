@@ -1,4 +1,4 @@
-"""The command line ``spark-timely``: look at a log, check, advance, compact, ask it, exchange captures.
+"""The command line ``spark-timely``: inspect, check, advance, compact and query logs; import and export captures.
 
 Examples
 --------

@@ -1,4 +1,4 @@
-"""The verbs that let a log forget, and say who keeps what: what each does and answers."""
+"""The verbs by which a log forgets: forget, retain, retainers, release and vacuum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb about compute instances: run one, ask it for something, and look at it.
+"""The verb ``instance``: runs a compute instance, sends it requests, and shows its state.
 
 Invariants
 ----------

@@ -1,4 +1,4 @@
-"""Text and JSON on a terminal, a pipe or a file, for the command line.
+"""Output of the command line: text and JSON to a terminal, a pipe or a file.
 
 Invariants
 ----------
@@ -56,7 +56,7 @@ def unwritten(error: OSError) -> StorageError:
 
 
 class Console:
-    """Where a verb writes its answer, as text or as JSON.
+    """The output of a verb: it writes the answer as text or as JSON.
 
     Parameters
     ----------

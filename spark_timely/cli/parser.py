@@ -1,4 +1,4 @@
-"""What the command line takes: the table of verbs, and the parser that is made of it.
+"""The table of the command line's verbs, and the argument parser that is built from it.
 
 Invariants
 ----------
@@ -591,7 +591,7 @@ def _help_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Run(Protocol):
-    """What a verb does; returns whether the answer is yes."""
+    """The function of a verb; returns whether the answer is yes."""
 
     def __call__(self, options: argparse.Namespace, console: Console, /) -> bool:
         """Do it."""
@@ -763,8 +763,8 @@ VERBS: tuple[Verb, ...] = (
     Verb(
         "release",
         "let a retainer go",
-        "Let a retainer go, whoever owns it. A query whose retainer is gone may find that the log has forgotten what it"
-        " needs.",
+        "Let a retainer go, whatever query or program owns it. A query whose retainer is gone may find that the log has"
+        " forgotten what it needs.",
         _release_arguments,
         "spark_timely.cli.forgetting",
     ),

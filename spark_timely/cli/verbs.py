@@ -1,4 +1,4 @@
-"""The verbs about logs: what each does and answers. What each takes is in `spark_timely.cli.parser`.
+"""The verbs about logs: what each does and answers; `spark_timely.cli.parser` has their arguments.
 
 A verb returns whether the answer is yes; it raises what the library raises. Verbs read a log's
 bookkeeping, never its data, unless they are asked for rows (``head``, ``tail``) or for a check of all of them
@@ -379,7 +379,7 @@ def _newest_positions(log: Log, options: argparse.Namespace) -> dict[str, int]:
 
 def _stats(options: argparse.Namespace, console: Console) -> bool:
     log = asked_log(options)
-    with log.as_it_is():  # whoever asks what is wrong with a log gets the rest of it too
+    with log.as_it_is():  # shown also where other programs changed rows
         return _show_stats(log, console)
 
 

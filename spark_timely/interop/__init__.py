@@ -1,4 +1,4 @@
-"""Captures of the real Timely and Differential Dataflow: in from files and sockets, and out again.
+"""Import and export of captures of the real Timely and Differential Dataflow, by files and sockets.
 
 Their types are declared in a small language (`schema`). In: bytes (`reader`, by the `layout` of each type) or lines of
 JSON (`jsonl`), from a file or a socket (`sockets`), become events in columns (`chunk`, `records`), which are judged by

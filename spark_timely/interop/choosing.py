@@ -1,4 +1,4 @@
-"""Which columns of a log are exported, and as what: a part of them, some cast to another type.
+"""Selection of the columns that an export writes: some of a log's columns, each as it is or cast to another type.
 
 A cast is asked for by name, so it may change what a value is: a timestamp becomes an integer of microseconds, or a
 text. It changes no value in silence: what would be cut, rounded or wrapped is refused.

@@ -1,4 +1,4 @@
-"""Events of a capture in columns, some of a stream in its order, and whether they keep the protocol.
+"""A chunk: consecutive events of a capture as columns, checked against the capture protocol.
 
 The real timely checks nothing, so a capture may break it. All events of a chunk are judged at once; only where one is
 wrong they are judged again, one after the other, to name it.

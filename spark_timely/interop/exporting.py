@@ -1,8 +1,8 @@
-"""Export a log, or part of it, to captures that timely replays.
+"""Export of a log, or of a part of it, to capture files that timely replays.
 
 Rows go out in lexicographic order of their times, which follows every partial order; each time's rows are
 dealt to all captures. A capture holds what it needs for the times that are still to come, and moves on as
-soon as it can: whoever replays it learns early what is complete.
+soon as it can: a replay of it learns early what is complete.
 
 Invariants
 ----------

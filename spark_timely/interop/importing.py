@@ -1,4 +1,4 @@
-"""Import captures into a log: one stream of the log for each, as the capture has it.
+"""Import of captures into a log, each as a stream of its own, resumable and exactly once.
 
 What a commit holds are the events of a stretch of the capture, all messages before all progress. That
 is as legal as the events one by one are, which is checked before: a progress only allows times beyond
@@ -79,7 +79,7 @@ _OWNER = "import "
 
 @dataclass(frozen=True, slots=True)
 class CaptureTypes:
-    """What was declared of captures: the types of their times and records, and how stamps are read.
+    """The declaration of captures: the types of their times and records, and how stamps are read.
 
     Parameters
     ----------
@@ -271,7 +271,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """How far the log has a capture.
+    """The state of a capture in the log: how much of it is there.
 
     Parameters
     ----------
@@ -469,8 +469,8 @@ class StreamImport:
     def open(self) -> StreamState:
         """Open the stream if it is not there yet, so that the log's frontier waits for the capture.
 
-        A first commit does so, and so does a capture that ends well without any event. Whoever waits for a
-        capture, while others may use up the log's capabilities at its minimum, does so beforehand.
+        A first commit does so, and so does a capture that ends well without any event. Call it before a
+        capture begins, where other streams may use up the log's capabilities at its minimum meanwhile.
 
         Raises
         ------

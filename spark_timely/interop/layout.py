@@ -1,4 +1,4 @@
-"""How values of a type are laid out in bytes, as bincode writes them: read into Arrow and written from it.
+"""The binary layout of captured values: reads what Rust's bincode wrote into Arrow arrays, and writes it from them.
 
 `Places` are the offsets of values in bytes. Values of one type are at equal distances, as in a block of records of
 fixed width, or anywhere; both are read and written by one call of numpy for all of them, aligned or not.
@@ -203,7 +203,7 @@ _FEW = 16
 
 
 class Layout(ABC):
-    """How values of one type lie in bytes.
+    """The layout of values of one type in bytes.
 
     Attributes
     ----------
@@ -875,7 +875,7 @@ def cut_times(times: IntArray) -> IntArray:
 
 
 class TimeLayout:
-    """How times of one type lie in bytes.
+    """The layout of times of one type in bytes.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Read captures that timely's `EventWriter` wrote, from a file, one that still grows, or a socket.
+"""The reader of captures that timely's `EventWriter` wrote, from a file, a file that still grows, or a socket.
 
 A capture is one event after the other, nothing before, between or behind: the length of the body in
 eight bytes, then the body. It starts with one capability at the minimum, which it never mentions. Timely 0.32 writes a
@@ -64,7 +64,7 @@ _HEAD = 8
 
 
 class Source(Protocol):
-    """Where bytes come from: a file opened without buffer, a socket's file."""
+    """A source of bytes: a file opened without buffer, a socket's file."""
 
     def readinto(self, buffer: memoryview, /) -> int | None:
         """Fill the buffer from its beginning; return how many bytes, 0 where there are none for now."""

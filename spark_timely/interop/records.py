@@ -1,4 +1,4 @@
-"""Records of a declared type: from plain Python or JSON values and back, and from the columns of a log.
+"""Conversion of captured records: between plain Python or JSON values, Arrow, and the columns of a log.
 
 Integers are plain and may reach 2^64 − 1; tuples are lists, structs objects, durations ``[seconds, nanoseconds]``; a
 missing option and the unit are null; of enums, a variant that holds nothing is its name, any other an object of its

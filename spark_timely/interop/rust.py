@@ -1,4 +1,4 @@
-"""Rust for the records of a capture: the declarations of their types, and a program that replays it.
+"""Rust code for a capture: the declarations of its types, and a program that replays it.
 
 What is declared has the bytes that `layout` writes: bincode knows no names, so a name that Rust does not have becomes
 one that it has, and a tuple longer than those that Rust can print becomes a struct.

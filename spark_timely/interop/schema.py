@@ -1,7 +1,6 @@
-"""Types of captured records and times: a small language, and what it means in Arrow.
+"""The types of captured records and times: a small language to declare them, and their Arrow types.
 
-A capture file does not say what is in it; whoever reads it declares that. A type is written as Rust
-writes it, or shorter:
+A capture file does not say what is in it; its reader declares that. A type is written as Rust writes it, or shorter:
 
 ============================  ======================================  ==================================
 written                       also                                    Arrow

@@ -1,4 +1,4 @@
-"""Receive captures over TCP from programs of timely: listen for producers, or connect to them, and resume.
+"""TCP connections for captures: listens for timely producers or connects to them, and resumes after a break.
 
 Timely's examples `capture_send` and `capture_recv` work so. A connection carries one captured stream from its
 beginning. When it breaks, the producer sends the stream again from the beginning, on a new connection. What the log
@@ -41,7 +41,7 @@ _AWAY = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a capture comes from.
+    """The address of a capture: a host and port to listen on, or to connect to.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class _Incoming:
 
 
 class Producers:
-    """Where producers come from, one after the other: an address that is listened on, or connected to.
+    """The producers of an address, one after the other: it is listened on, or connected to.
 
     Listening begins at once, so that an address that cannot be had is known before anything else is done.
 

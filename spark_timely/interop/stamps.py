@@ -1,4 +1,4 @@
-"""At which time a record of a stamped message stands in a log: its one time, where there is one.
+"""Stamps of timely 0.32: from a message with several times, the one time that each record gets in a log.
 
 A message of timely 0.32 has a stamp, a sorted multiset of times. Each of them is one that the stream may use; the
 contents are only promised to be at or after *some* of them. A row of a log has one time:
@@ -163,7 +163,7 @@ def stamp_keys(column: pa.Array | pa.ChunkedArray) -> Offsets:
 
 @dataclass(frozen=True, slots=True)
 class StampRules:
-    """What is done with stamps that have not one time.
+    """The rules for records whose stamp has not one time.
 
     Parameters
     ----------

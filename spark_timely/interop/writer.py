@@ -1,4 +1,4 @@
-"""Write captures that timely's `EventReader` replays.
+"""The writer of captures that timely's `EventReader` replays.
 
 Invariants
 ----------

@@ -1,4 +1,4 @@
-"""The capture log: what one job captures and others replay, kept in a Delta table or in memory.
+"""The capture log: timestamped messages and progress of streams, kept in a Delta table, written and replayed by jobs.
 
 A commit goes from a `CommitRequest` through `decide`, which says by the states of the streams what becomes of it
 (`machine`), to Parquet files of messages and progress (`files`), and by the one commit loop into the table (`store`). A

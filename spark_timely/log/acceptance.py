@@ -1,4 +1,4 @@
-"""Accept what another program changed in a log: from then on the messages are as they are.
+"""Acceptance of a foreign change: messages that another program deleted or rewrote stay as they are now.
 
 Progress, since and retainers are never taken as others left them: their files are put back as our commits wrote them.
 Messages are: each commit whose messages are others now is written down once more in the ledger, as it would say them.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AcceptReport:
-    """What was accepted, and what was put back.
+    """Report of an acceptance: what was accepted, and what was put back.
 
     Parameters
     ----------

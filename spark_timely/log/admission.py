@@ -73,17 +73,17 @@ class Admission:
 
     @property
     def n_dead(self) -> int:
-        """How many rows are set apart."""
+        """Number of rows that are set apart."""
         return int(self.verdict.dead.sum())
 
     @property
     def n_advanced(self) -> int:
-        """How many messages were moved to the frontier."""
+        """Number of messages that were moved to the frontier."""
         return int((self.verdict.late & self.verdict.message).sum())
 
     @property
     def n_skewed(self) -> int:
-        """How many messages are too far in the future."""
+        """Number of messages that are too far in the future."""
         return int((self.verdict.skewed & self.verdict.message).sum())
 
     def greatest(self) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Checks of what callers give to a log: a value of another type is refused before anything is done.
+"""Type checks of the arguments that callers pass to a log: a wrong one is refused before anything is done.
 
 Each function takes what is attempted (``could not …``) and the name of the argument, for the error.
 """

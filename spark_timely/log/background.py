@@ -1,4 +1,4 @@
-"""Upkeep of logs beside the writers, where each request is a journey: one thread for each log of a process.
+"""Background upkeep of logs in far stores: one thread per log and process merges files while writers append.
 
 A merge reads and writes files for seconds where a store is far away; an append does not wait for that. What is done
 here works on a handle of its own, and commits as any other writer does.

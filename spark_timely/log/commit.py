@@ -1,4 +1,4 @@
-"""Commits to a log: a stream is opened, rows and progress are appended, columns are added.
+"""Commits to a log: open a stream, append rows and progress, add columns.
 
 Each goes through `commit_loop`: a pure decision from the states of the snapshot, the progress file that says it, and
 an attempt at both. Whether an attempt that reported an error happened all the same is found out by looking for its

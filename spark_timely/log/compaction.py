@@ -1,6 +1,6 @@
-"""Physical compaction: merge small files into larger ones. Changes no answer.
+"""Physical compaction of a log: merges small Parquet files into larger ones, and changes no answer.
 
-Merged rows keep `_stream` and `_seq`, so the order of events can still be told.
+Merged rows keep `_stream` and `_seq`, and so the order of events.
 
 Invariants
 ----------
@@ -66,7 +66,7 @@ _PROGRESS_TIERS = ((1_000, 1), (100_000, 3))
 
 @dataclass(frozen=True, slots=True)
 class ForgettingReport:
-    """What a logical compaction did.
+    """Report of a logical compaction.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class ForgettingReport:
 
 @dataclass(frozen=True, slots=True)
 class CompactionReport:
-    """What a compaction did.
+    """Report of a compaction.
 
     Parameters
     ----------

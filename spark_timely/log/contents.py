@@ -1,4 +1,4 @@
-"""The judge of contents: a collection contains each row zero times or more at a time, or what it contains is refused.
+"""Check of a collection's contents: a row that is contained fewer than zero times makes a read fail.
 
 Every reader that shows contents asks here: peeks, snapshots, the beginning of a subscription, references of tasks. In
 a job of Spark, where no process has all rows, the query fails by the same words (`refusal_words`).

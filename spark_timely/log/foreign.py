@@ -1,4 +1,4 @@
-"""What is said of rows that another program changed in a log.
+"""Errors about rows that another program changed in a log: their words, their hints, and how to describe a change.
 
 Invariants
 ----------

@@ -1,4 +1,4 @@
-"""Logical compaction: files that reach to or below since are rewritten, so that the log forgets in fact what it may.
+"""Logical compaction of a log: rewrites files, so that history which `since` gives up is deleted or summed.
 
 Of a stream messages at times not beyond since are deleted. Of a collection updates move to since, and equal rows of one
 stream are summed. Of the progress of either the first commits go (`machine.base`). Readers see messages that were not
@@ -379,7 +379,7 @@ def forget_commits(states: StreamStates, stream: str, *, at_least: int = 1, pati
     seqs = np.unique(np.asarray(rows["_seq"].to_numpy(), np.int64))
 
     def may_go(seq: int) -> bool:
-        # Whoever stands behind it, and may read what follows, must find it.
+        # A reader whose position is behind it, and which may read what follows, must find it.
         at = batch_state(form, rows.filter(pc.equal(rows["_seq"], seq))).frontier
         return not may_read(since, needed_from(form.kind, at, form.domain.minimum))
 
@@ -437,7 +437,7 @@ class _Rewriting(Attempt):
     def has_landed(self) -> bool:
         if self.new:
             return self.new[0].path in self.store.live
-        # Whoever took them out: they are gone, and nothing was to take their place.
+        # They are gone, by this commit or another one, and nothing was to take their place.
         return not any(file.path in self.store.live for file in self.sources)
 
 

@@ -1,4 +1,4 @@
-"""Write what the log says of its messages and streams beside progress: see `Ledger`.
+"""Ledger of a log: rows beside progress that count the messages deleted from it and name accepted foreign changes.
 
 Each stream's note counts the messages that it has brought; the ledger, how many are gone since. So where the entries of
 the table's log are cleaned up, the messages that are there can be compared with those that should be. Its rows have the

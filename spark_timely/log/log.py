@@ -168,7 +168,7 @@ class Log:
         self.merge_every = merge_every
         self.auto_compact = auto_compact
         self.auto_vacuum = auto_vacuum
-        # Whether whoever commits does not wait for it; far away nobody does.
+        # Whether commits do not wait for upkeep; in a far store they never do.
         self.upkeep_beside = False
         self._sweep = Sweep()
         self._put_off: dict[str, str] = {}
@@ -245,7 +245,7 @@ class Log:
 
     @property
     def path(self) -> str:
-        """Where the log is."""
+        """Path or URL of the log."""
         return self.store.path
 
     @property
@@ -290,7 +290,7 @@ class Log:
 
     @property
     def generation(self) -> int:
-        """How often everything was read again: versions mean something else after that."""
+        """Number of times that everything was read again: versions mean something else after that."""
         return self.store.generation
 
     # Snapshot ------------------------------------------------------------------------------------
@@ -315,13 +315,13 @@ class Log:
         return self._states.as_it_is()
 
     def has_news(self) -> bool:
-        """Return whether others have committed, where that can be told at no cost: on a local disk; else False."""
+        """Return whether others have committed, where a look costs nothing: on a local disk; else False."""
         return self.store.has_news()
 
     def files(self) -> FileIndex:
         """Return the files of messages in the snapshot, with bounds of what is in each.
 
-        Whoever hands rows of them out calls `look_into` before.
+        Call `look_into` before handing out rows of them.
         """
         return self._states.files("message")
 
@@ -505,7 +505,7 @@ class Log:
     # Commits -------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Make the commits of the snapshot outlast a power cut, whoever made them; raises `StorageError`.
+        """Make all commits of the snapshot, also those of others, outlast a power cut; raises `StorageError`.
 
         For a caller that acknowledges what another process has committed, and may not have flushed before it died.
         """
@@ -894,7 +894,7 @@ class Log:
             return retention_of(self._states).seq
 
     def allow_compaction(self, frontier: FrontierLike, *, by: str = "hand", dry_run: bool = False) -> Antichain:
-        """Allow the log to forget: times before the frontier need not be told apart any more.
+        """Allow the log to forget: times before the frontier need not stay distinct any more.
 
         since moves as far as is allowed, but never past what a live retainer needs, past what the log keeps (`keep`),
         nor past what the log's own frontier needs. It never moves back; nothing is rewritten by this.
@@ -1136,7 +1136,7 @@ class Log:
         return MappingProxyType(dict(after.retainers)), refused
 
     def release(self, consumer: str) -> None:
-        """Let a retainer go, whoever owns it.
+        """Let a retainer go, whatever query or program owns it.
 
         Raises
         ------
@@ -1148,7 +1148,7 @@ class Log:
         self._drop_old_files()
 
     def keep(self, length: int | str | dt.timedelta | None, *, committed: str | dt.timedelta = "1 day") -> Keep | None:
-        """Set how much of the log stays, whoever allows compaction; what is before goes by itself from then on.
+        """Set how much of the log stays, however far compaction is allowed; what is before goes by itself from then on.
 
         Committers move since up to there, with the upkeep after about every hundredth commit. A longer length brings
         nothing back. What retainers need stays in any case.
@@ -1252,7 +1252,7 @@ class Log:
         self._drop_old_files()
 
     def kept(self) -> Keep | None:
-        """Return how much of the log stays whoever allows compaction, None if that was not set."""
+        """Return how much of the log stays, however far compaction is allowed; None if that was not set."""
         with self._lock:
             return retention_of(self._states).keep
 
@@ -1444,7 +1444,7 @@ class Log:
     def verify(self, *, since: FrontierLike | None = None) -> VerifyReport:
         """Check the whole log against the protocol, and compute its canonical hash.
 
-        Of a log that has forgotten only what can still be told is judged.
+        Of a log that has forgotten, what can no longer be known is not judged.
 
         Parameters
         ----------
@@ -1679,7 +1679,7 @@ class Log:
     def _keep_up(self, states: StreamStates, stream: str, *, merges: bool) -> None:
         due = merges or states.store.is_due()
         try:
-            # Before entries and files go by which it can be told what others did.
+            # Before the entries and files go that show what others did.
             if due:
                 states.look_into()
             else:

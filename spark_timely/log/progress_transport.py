@@ -1,4 +1,4 @@
-"""Batches of progress statements that travel between processes through a capture log.
+"""Transport of progress statements between processes, in batches, through a capture log.
 
 Each worker writes a stream of its own, and reads those of all workers. A batch is one commit, at the time
 that is its number in the stream: so a stream's frontier tells how many batches there are, and a reader asks
@@ -68,7 +68,7 @@ class LogTransport:
     Notes
     -----
     Cost: one commit per batch sent; a receive without news costs what the log takes to see that there is none.
-    A worker that is started again needs a new log, like all its peers: what it was told is gone.
+    A worker that is started again needs a new log, like all its peers: what it received before is gone.
 
     Examples
     --------

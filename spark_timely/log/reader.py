@@ -1,4 +1,4 @@
-"""Read the rows of a log: messages, events, the contents of a collection at a time, its history.
+"""Reads the rows of a log: messages, events, the contents of a collection at a time, its history.
 
 Invariants
 ----------
@@ -9,8 +9,8 @@ Invariants
 4. No row is contained fewer than zero times, nor more than 2^63 − 1 times.
 5. Sums are exact: on the way they may be larger than 64 bits, so that it does not matter how the updates were cut.
 6. What compaction may forget is not seen, whether or not files were rewritten yet: messages of a stream at times not
-   beyond since are gone, updates of a collection stand at since. A bound that could not be told from others any more
-   is refused.
+   beyond since are gone, updates of a collection stand at since. A bound that is no longer distinct from other
+   times is refused.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 def check_between(
     log: CaptureLog, lower: Antichain | None, upper: Antichain | None, *, what: str | None = None
 ) -> None:
-    """Refuse a range of times of which a bound is not to be told any more; that of all times always is.
+    """Refuse a range of times of which a bound is no longer distinct from other times; the range of all times passes.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def read_rows(
     SchemaMismatchError
         If there is no such column.
     SinceViolationError
-        If what is beyond `lower`, or `upper`, cannot be told any more.
+        If `lower` or `upper` is no longer distinct from other times.
     """
     attempt = f"could not read log {log.path!r}"
     check_text(attempt, "stream", stream, optional=True)

@@ -1,4 +1,4 @@
-"""Append the dead letters of a commit to their stream again, corrected, at most once.
+"""Resubmission of dead letters: appends the corrected rows of a commit to their stream again, at most once.
 
 Invariants
 ----------

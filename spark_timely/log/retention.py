@@ -1,4 +1,4 @@
-"""since and the retainers of a log: read from a snapshot, moved by commits of their own.
+"""Retention of a log: `since` and the retainers, read from a snapshot and moved by commits of their own.
 
 Each commit writes the whole state: a row of `_event=since` for each time of since, with what the log keeps in its note,
 and one of `_event=retain` for each time that a retainer needs. What it means is decided by pure functions
@@ -247,7 +247,7 @@ def _changed(states: StreamStates, what: str, decide: Callable[[Retention], Rete
         before = retention_of(states)
         after = decide(before)
         if after is None:
-            # Whoever made it so may have died before it was on the disk.
+            # The process that made it so may have died before it was on the disk.
             store.flush()
             return Settled(before)
         store.check_writable()
@@ -407,7 +407,7 @@ def retain(
 
 @dataclass(frozen=True, slots=True)
 class Retaining:
-    """What is to be registered, moved, renewed or released; as `spark_timely.log.machine.since.decide_retain` takes it.
+    """A retainer to be registered, moved, renewed or released; `spark_timely.log.machine.since.decide_retain` takes it.
 
     Attributes
     ----------
@@ -474,7 +474,7 @@ def retain_several(
 
 
 def release(states: StreamStates, name: str) -> Retention:
-    """Let a retainer go, whoever owns it."""
+    """Let a retainer go, whatever query or program owns it."""
     path, tried = states.store.path, False
 
     def decide(retention: Retention) -> Retention | None:

@@ -1,4 +1,4 @@
-"""Rows as programs have them, brought into one Arrow table: what `StreamWriter.append` takes.
+"""Conversion of rows from Python values, pandas, polars or any Arrow source into the table that a writer appends.
 
 Whatever offers its columns through Arrow's C interface is taken without a copy: tables, batches and readers of pyarrow,
 polars, DuckDB, pandas. Plain Python values go through Arrow's own conversion, after a look at their kinds: loops of C,

@@ -1,4 +1,4 @@
-"""The states of a log's streams, as the progress files of its snapshot say.
+"""States of a log's streams, read from the newest progress files of its snapshot.
 
 Files read before are remembered, and so is the newest commit of each stream that was seen: a log that went back to an
 earlier state is refused.
@@ -65,7 +65,7 @@ def _is_its_own(state: StreamState) -> bool:
 
 
 class CaptureLog(Protocol):
-    """What the parts of a log ask of `spark_timely.log.log.Log`, which has them."""
+    """The interface of `spark_timely.log.log.Log` for the parts of a log."""
 
     @property
     def path(self) -> str:
@@ -133,7 +133,7 @@ class CaptureLog(Protocol):
         """Return whether a commit is one of those that are forgotten."""
 
     def files(self) -> FileIndex:
-        """Return the files of messages. Whoever hands rows of them out calls `look_into` before."""
+        """Return the files of messages. Call `look_into` before handing out rows of them."""
 
     def look_into(self, chosen: Callable[[FileIndex], BoolArray] | None = None) -> None:
         """Refuse to hand out rows of files in which others changed rows; raises `ForeignChangeError`."""
@@ -189,7 +189,7 @@ class StreamStates:
         self._known: dict[str, tuple[StreamState, frozenset[str]]] = {}
         # Whether what others changed is read as it is.
         self._lenient = False
-        # The changes by others of which whoever writes on was warned.
+        # The changes by others of which a writer that continues was warned.
         self._warned: frozenset[int] = frozenset()
         # Of `kept`: files, and what they say.
         self._said: tuple[tuple[str, ...], object] = ((), None)
@@ -234,7 +234,7 @@ class StreamStates:
     def files(self, event: str) -> FileIndex:
         """Return the files of `message`, `dead` or `progress` rows in the snapshot; of messages only untouched ones.
 
-        Whoever hands rows of messages out, or replaces their files, calls `look_into` before.
+        Call `look_into` before handing out rows of messages, and before replacing their files.
         """
         with self.lock:
             if self._known:
@@ -339,7 +339,7 @@ class StreamStates:
         }
 
     def _is_progress_changed(self) -> bool:
-        """Whether others changed progress, or that cannot be told."""
+        """Whether others changed progress, or may have."""
         try:
             return any(each.streams is None or each.streams for each in self.store.foreign_changes())
         except TimelyError as error:
@@ -357,7 +357,7 @@ class StreamStates:
 
     @property
     def snapshot(self) -> tuple[int, int]:
-        """What tells the snapshot from any other that this handle has had."""
+        """The identity of the snapshot: different from any other that this handle has had."""
         return self.store.generation, self.store.version
 
     def remember(

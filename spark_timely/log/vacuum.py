@@ -1,4 +1,4 @@
-"""Files that merges and compaction have replaced are deleted, once nobody can need them.
+"""Deletes the files that merges and compaction have replaced, once no reader can need them.
 
 Invariants
 ----------
@@ -44,7 +44,7 @@ _AT_ONCE: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class VacuumReport:
-    """What a vacuum did, or would do.
+    """The report of a vacuum: what it did, or would do.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def vacuum(
     if unknown:
         due, strays = due | strays, set()
     if due and not dry_run:
-        states.look_into()  # before files go by which it can be told what others did
+        states.look_into()  # before the files go that show what others did
         store.check_writable()
         if age < PLANNED_MS:
             # Other engines do not flush what they write: neither the files that replace others, nor their entries.
@@ -156,7 +156,7 @@ def _on_disk(store: Store) -> dict[str, tuple[int, float]]:
 
 
 class Sweep:
-    """What one handle has deleted, and has still to delete, by upkeep.
+    """The deletions of one handle's upkeep: files that are due, and those that will be.
 
     Attributes
     ----------

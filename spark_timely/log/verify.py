@@ -1,4 +1,4 @@
-"""Check a whole log against the protocol of capture and report every violation, reading one row group at a time.
+"""Checks a whole log against the capture protocol and reports every violation, reading one row group at a time.
 
 Invariants
 ----------
@@ -6,8 +6,8 @@ Invariants
    unclaimed or that another stream held, and each commit has as many messages, and at such times, as its progress
    rows say.
 2. All violations are reported, not only the first one.
-3. Of a log that has forgotten only what can still be told is judged: how many messages a commit has is, and what is in
-   them, where none of them may have been deleted, moved or summed.
+3. In a log that has forgotten, the number of messages of a commit and what is in them are judged only where none of
+   them may have been deleted, moved or summed.
 4. What is in messages is judged by the digest that their commit says. Commits that say none are counted.
 """
 
@@ -56,7 +56,7 @@ _MAX_PROBLEMS = 100
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a check of a log found.
+    """The report of a check of a log.
 
     Parameters
     ----------

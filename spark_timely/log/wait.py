@@ -1,4 +1,4 @@
-"""Wait until logs have come so far: completion of a time, of a token, of a cut.
+"""Waits until logs are complete up to a time, a token or a cut.
 
 A frontier only moves forward, so what was reached once stays reached. Every wait for something that is looked at now
 and then is `wait_until`; what is asked more often than it wants to look has a `Throttle`.

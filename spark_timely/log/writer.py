@@ -1,12 +1,12 @@
-"""Append to a stream from any Python program: tables of Arrow and of what speaks Arrow, columns, rows.
+"""The stream writer: appends rows of any Python program, as Arrow tables, columns or rows, to a stream of a log.
 
 Invariants
 ----------
-1. A writer is one owner of one stream; whoever else appends to the stream is refused.
+1. A writer is one owner of one stream; an append of anyone else to the stream is refused.
 2. An append is all or nothing, and is never tried again on changed grounds: a writer that lost a race of
    `compare_and_append` gets an error.
-3. An append with a key is in the stream once, whoever repeats it. One without a key is in it once, as long as the
-   writer that made it repeats it: a writer remembers each append whose outcome was unclear.
+3. An append with a key is in the stream once, however often and by which process it is repeated. One without a key is
+   in it once, as long as the writer that made it repeats it: a writer remembers each append whose outcome was unclear.
 """
 
 from __future__ import annotations
@@ -240,12 +240,12 @@ class StreamWriter:
         progress : (times, deltas), optional
             Changes of the stream's counts instead of `advance_to`.
         batch : int, optional
-            Key of the append: a whole number from 0 on, greater than those before it; gaps are allowed. Some
-            producers have one at hand, such as the offset that they read up to. To repeat an append with its key, its
-            rows and its progress never adds them twice, whoever does so and whenever: another process of this owner,
-            after a restart, or two at once. Then nothing is done, and `committed` is False. A key that the log has
-            forgotten, with the first commits of the stream, is refused by name: the append was made, or the key was
-            left out, and which of them cannot be known any more. The newest key is never forgotten.
+            Key of the append: a whole number from 0 on, greater than those before it; gaps are allowed. Some producers
+            have one at hand, such as the offset that they read up to. To repeat an append with its key, its rows and
+            its progress never adds them twice, in whatever process and whenever: another process of this owner, after a
+            restart, or two at once. Then nothing is done, and `committed` is False. A key that the log has forgotten,
+            with the first commits of the stream, is refused by name: the append was made, or the key was left out, and
+            which of them cannot be known any more. The newest key is never forgotten.
         reason : str
             Kept with the progress, for people.
 
@@ -401,7 +401,7 @@ class StreamWriter:
         return CommitOutcome(committed=False, state=self.state)
 
     def _holds(self, batch: int, note: Note, moves: _Progress) -> bool:
-        """Whether the stream has the append of this key already; refuse one that cannot be told, or is another."""
+        """Whether the stream has the append of this key already; refuse one that is forgotten, or is another."""
         state = self.state
         if state.owner != self.owner or state.batch is None or batch > state.batch:
             return False

@@ -1,4 +1,4 @@
-"""Counts, antichains and frontiers: how far a stream has come.
+"""Timely's progress tracking: counts of pointstamps, and the frontiers that follow from them.
 
 Operators say what they consumed, produced and still hold (`operate`, in a `change_batch`), and a scope collects it
 (`subgraph`). Workers exchange it (`worker`, `broadcast`), and `reachability` turns it into the frontiers at all ports,

@@ -102,7 +102,7 @@ class Transport(Protocol):
 
 
 class ChannelTable:
-    """What arrived on which channel: kept, handed out or discarded.
+    """Batches that arrived, by channel: kept, handed out or discarded.
 
     The part that transports share: it tells channels that are gone from those still to be opened.
 

@@ -1,4 +1,4 @@
-"""Changes of counts that wait to be applied: multisets of times, for one place or for the ports of an operator."""
+"""`ChangeBatch`: changes of counts that wait to be applied, as a multiset of times or pointstamps."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ Report: TypeAlias = list[tuple[int, Time, int]]
 
 
 class Buffers:
-    """What operators fill in their turns: kept by the scope, used by one child after the other.
+    """Buffers that operators fill in their turns: kept by the scope, used by one child after the other.
 
     Examples
     --------

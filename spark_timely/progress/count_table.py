@@ -1,4 +1,4 @@
-"""Counts of times in arrays: what `MutableAntichain` keeps while it is fed many changes at once.
+"""A hash table that counts times, in arrays and compiled: `MutableAntichain` uses it under many changes.
 
 Only worth its while where loops are compiled, see `spark_timely.progress.kernels`. The table and the dictionaries of
 `MutableAntichain` are two representations because neither does for both loads. Batches of 1,000 changes, 1,000 times

@@ -1,4 +1,4 @@
-"""What progress tracking tells about itself, to any sink that takes events.
+"""Events for observers of progress tracking: progress sent and received, operators scheduled, frontiers pushed.
 
 A sink is a callable of one argument (``list.append`` is one). It may raise, or hang up by raising:
 it is then detached and reported once in the log of this module, and progress continues without it.
@@ -85,7 +85,7 @@ class ChannelsEvent:
 
 @dataclass(frozen=True, slots=True)
 class PushProgressEvent:
-    """An operator is about to be told that frontiers of its inputs moved.
+    """An operator is about to receive changes of the frontiers of its inputs.
 
     Examples
     --------

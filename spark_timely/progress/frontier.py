@@ -1,4 +1,4 @@
-"""Frontiers that move: antichains maintained under changing counts.
+"""`MutableAntichain`: a frontier that is maintained while the counts of times change.
 
 Invariants
 ----------

@@ -1,4 +1,4 @@
-"""Compiled loops, where numba is installed; the same answers without it.
+"""The decorator that compiles loops with numba where it is installed, and leaves them as Python elsewhere.
 
 Nothing else of the library imports numba: ``count_table`` takes `njit` from here for each of its functions, and
 ``reachability_loops`` for copies of all of its functions, once a graph is large enough. A function means the same

@@ -1,4 +1,4 @@
-"""What an operator says to a scope, and what it gets: counts of messages and capabilities per port.
+"""The operator interface of a scope: reports of messages and capabilities out, movements of input frontiers in.
 
 The protocol of an operator
 ---------------------------
@@ -33,7 +33,7 @@ InternalSummary: TypeAlias = Sequence[Paths] | None
 
 
 class Operate(Protocol):
-    """What a scope needs of an operator; the module says who must call what when.
+    """The interface of an operator to its scope; the module says in which order the methods are called.
 
     `Operator` has the usual answers.
 
@@ -60,7 +60,7 @@ class Operate(Protocol):
 
     @property
     def notify(self) -> bool:
-        """Whether it wants to be told about frontiers. One that does not is never told, and never shut down."""
+        """Whether it receives changes of frontiers. One that does not is never shut down."""
 
     def get_internal_summary(self) -> tuple[InternalSummary, PortChanges]:
         """Return the paths from inputs to outputs, and the capabilities held at the start by all peers."""
@@ -96,7 +96,7 @@ class Operate(Protocol):
 class Operator:
     """An operator with the usual answers, to be derived from.
 
-    It is a leaf, wants to be told about frontiers, passes times from every input to every output as
+    It is a leaf, receives changes of frontiers, passes times from every input to every output as
     they are, and holds one capability at the minimum at each output for each peer.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Which times can still appear where: a graph of operators, and the frontiers implied at all their ports.
+"""The reachability tracker: from pointstamps in a graph of operators it implies the frontiers at all ports.
 
 A pointstamp is a time at a port that something is held at: a message waiting at a target, a capability at a
 source. From each of them, paths through the graph lead to other ports, and what is on a path does
@@ -711,7 +711,7 @@ def read_summary(
 
 
 class Changes(NamedTuple):
-    """How frontiers moved: one row per element that entered (+1) or left (-1) the frontier of a port.
+    """Changes of frontiers: one row per element that entered (+1) or left (-1) the frontier of a port.
 
     Rows are sorted by node, a node's targets before its sources, by port, by time.
 

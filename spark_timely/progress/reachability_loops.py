@@ -1,4 +1,4 @@
-"""The loops of reachability: they keep the frontier of every vertex of a graph what its arcs imply.
+"""The inner loops of reachability: propagate frontiers along the arcs of a graph until nothing changes.
 
 A graph has vertices 0…n-1, called *positions*, in an order of work: every arc between strongly connected components
 leads to a higher position; a component occupies a run of positions, and inside it every arc without a step leads
@@ -63,7 +63,7 @@ class Links(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What is held and implied at each position."""
+    """The pointstamps held and the frontiers implied at each position."""
 
     st: Ints  # the scalars
     pool: Ints  # records, flat

@@ -1,4 +1,4 @@
-"""A scope of operators that runs as one operator, and tracks progress inside.
+"""A scope of operators that runs as one operator and tracks progress inside.
 
 A `SubgraphBuilder` collects operators and edges, and freezes them into a `Subgraph`. To it each operator is a `Child`:
 when it runs, what it may say, when it is shut down. `LeafStatements` judges what a leaf may say by what it said before.
@@ -78,7 +78,7 @@ logger = masked_logger(__name__)
 
 @dataclass(eq=False)
 class WorkerContext:
-    """What a scope needs of the worker that runs it.
+    """The services of a worker that a scope uses.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class WorkerContext:
 
 @dataclass(frozen=True, slots=True)
 class Refines:
-    """How the times inside a scope stand to those outside.
+    """The relation of times inside a scope to those outside.
 
     A region only groups operators: its times are those outside. Times of a nested scope have one more coordinate,
     last: the round of a loop, counted from 0.
@@ -481,7 +481,7 @@ class Subgraph:
         # What was exchanged, by statement; and by child and side, how many of its statements have a positive count.
         self._counts: dict[tuple[int, ...], int] = {}
         self._positive: dict[tuple[int, int], int] = {}
-        # Children that are to run because of their own last turn, or were told something.
+        # Children that are to run because of their own last turn, or because a frontier of theirs moved.
         self._awake: set[int] = set()
         self._stage = 0
 
@@ -561,7 +561,7 @@ class Subgraph:
             If a leaf, or a peer, breaks the rules.
         """
         if self._stage != 2:
-            msg = f"could not run scope {self.name!r}: it has not been told its frontiers at the start, or is closed"
+            msg = f"could not run scope {self.name!r}: it has not received its frontiers at the start, or is closed"
             raise InvalidUsageError(msg, hint="call set_external_summary first")
         if not (consumed.is_empty() and internal.is_empty() and produced.is_empty()):
             msg = f"could not run scope {self.name!r}: found buffers with something from another turn"
@@ -834,7 +834,7 @@ class Child:
         self.initial: Sequence[tuple[int, Time, int]] = capabilities.drain()
         # By input and output, the steps of each path; None for paths everywhere without a step.
         self.summary = None if summary is None else read_summary(self.label, self.inputs, self.outputs, summary, arity)
-        # Frontiers of its inputs as it was or will be told, and what it has not been told yet.
+        # Frontiers of its inputs as it has received or will receive them, and the changes that it has not received yet.
         self._external = PortFrontiers(arity)
         self.external_buffer = PortChanges(arity)
         # Judges what a leaf says; made with its first statement, which not every operator makes soon.
@@ -862,7 +862,7 @@ class Child:
                 )
 
     def receive_frontiers(self, changes: Iterable[tuple[int, Time, int]]) -> None:
-        """Note how frontiers of its inputs moved, for it to be told of the discrete changes.
+        """Note how frontiers of its inputs moved; it receives the discrete changes in its next turn.
 
         Raises
         ------
@@ -893,7 +893,7 @@ class Child:
             self.external_buffer.update(*move)
 
     def frontier(self, port: int) -> tuple[Time, ...]:
-        """Return the frontier of an input: what the operator was told or will be told next.
+        """Return the frontier of an input: the one that the operator has received or receives next.
 
         Examples
         --------
@@ -914,7 +914,7 @@ class Child:
         """
         if self.notify and self.inputs and self.external_buffer.is_empty():
             logger.warning(
-                "%s wants to be told about frontiers, and no input of it can receive anything: "
+                "%s waits for changes of frontiers, and no input of it can receive anything: "
                 "found no capability upstream of its %d inputs",
                 self.label,
                 self.inputs,

@@ -1,4 +1,4 @@
-"""A worker: one of the peers that run the same dataflows, turn by turn; and what gives it input.
+"""A worker: one of the peers that run the same dataflows, turn by turn; and the handles that give it input.
 
 An `InputHandle` is the handle by which a program outside of a dataflow gives it input, and says which times are
 complete.

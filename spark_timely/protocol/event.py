@@ -1,4 +1,4 @@
-"""Events of captured streams: in order, one by one, or many as columns.
+"""Events of captured streams, messages and progress: in order, one by one, or many as columns.
 
 A stream is a sequence of two kinds of events: messages, rows that each carry a time; and progress,
 changes of the counts of capabilities. `Messages` and `Progress` are one event each; `StreamEvents`

@@ -1,4 +1,4 @@
-"""The note of a commit: what programs read back from a log, as JSON in the column `_note`.
+"""The note of a commit: a JSON document in the log that says who committed, which micro-batch, and from what.
 
 The text in `_reason` is for people; no program reads it. A note has two kinds of parts. What *lasts* is restated by
 every later commit of the stream, so that the newest commit says all of it and nobody reads older ones. What *passes*

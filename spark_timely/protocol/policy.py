@@ -1,4 +1,4 @@
-"""Decide what a micro-batch's rows and its end say about progress, without Spark and without files.
+"""Policies of progress: pure functions that judge rows as on time or late, and decide how far the frontier moves.
 
 A capture judges every row by the capability that its stream holds *before* the micro-batch, and
 at the micro-batch's end states which capabilities it keeps. Both decisions are pure functions of

@@ -1,4 +1,4 @@
-"""Plan a replay on arrays: which files a range of times needs, how much of it to take, and in which splits.
+"""Plans of a replay, on arrays: the files that a range of times needs, how much fits a micro-batch, and its splits.
 
 Pure functions of plain values: no files, no Spark, no clock. A range [lower, upper) holds the
 times that are beyond the frontier `lower` and not beyond the frontier `upper`.
@@ -58,7 +58,7 @@ _FIRST_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one micro-batch may take at most; None is no limit.
+    """The limits of one micro-batch; None is no limit.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class FileBounds:
-    """What is known of some files without opening them.
+    """Bounds of some files, known without opening them.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ class TimeCounts:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What one micro-batch takes.
+    """The part of a range that one micro-batch takes.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The protocol of a captured stream: which events may follow which.
+"""The rules of the capture protocol: checks that each message and progress event may follow those before it.
 
 A stream starts with one capability at the minimum time. From then on, in the order of its events:
 

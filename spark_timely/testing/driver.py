@@ -1,4 +1,4 @@
-"""Drive a stream reader as Spark's micro-batch execution does, without a JVM.
+"""A driver for stream readers: calls them as Spark's micro-batch execution does, without a JVM.
 
 The order of calls is Spark's: `initialOffset` twice for a fresh checkpoint, `latestOffset` and
 `reportLatestOffset` for each trigger, `commit` of the micro-batch before, `partitions`, and `read` once per
@@ -132,7 +132,7 @@ class StreamReader(Protocol):
 
 @dataclass(slots=True)
 class Checkpoint:
-    """What survives a crash: the logs of offsets and of commits.
+    """A checkpoint, which survives a crash: the logs of offsets and of commits.
 
     Attributes
     ----------

@@ -187,7 +187,7 @@ class StreamCommit:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What some streams of one log did, in the order of their commits.
+    """The history of some streams of one log, in the order of their commits.
 
     Attributes
     ----------

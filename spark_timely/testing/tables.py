@@ -1,4 +1,4 @@
-"""For tests of your dataflows: write inputs and expected outputs as text, run without a log, compare time by time."""
+"""Text tables for tests of dataflows: inputs and expected outputs as text, compared time by time, without a log."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _between(view: View, rows: pa.Table, lo: Antichain, hi: Antichain) -> pa.Tab
 
 
 class _Before:
-    """What was before a range, of all keys."""
+    """The rows of all keys before a range."""
 
     keys = EVERY_KEY
     moved_to = None

@@ -1,4 +1,4 @@
-"""Continual tasks evaluated in both ways, for tests of those who write their bodies."""
+"""A check for tests of continual tasks: a body gives the same one time after another and many times at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times and diffs as arrays: values from outside are brought into them, sorted, compared and consolidated.
+"""Arrays of times and diffs: conversion of values from outside, comparison, sorting, minima and consolidation.
 
 Times are arrays of shape (n, k): one time per row, k coordinates; int64, or uint64 where values of 2**63 or more occur.
 numpy would make floats of both together: `concat_times` and `one_dtype` bring them into one type.

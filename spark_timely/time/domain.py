@@ -1,4 +1,4 @@
-"""Types of times: a `TimeType` per coordinate, and of whole times a `TimeDomain`, with the minimum where a log starts.
+"""Types of times: a `TimeType` per coordinate, and a `TimeDomain` for whole times with their minimum.
 
 Inside the library a time is a row of integers. Only this module knows that an integer may be a date: how a time column,
 a number and a text for people belong together.
@@ -121,7 +121,7 @@ class TimeType(enum.Enum):
 
     @property
     def minimum(self) -> int:
-        """Where a log of this type starts unless it declares otherwise; equal to `lo`."""
+        """The time at which a log of this type starts unless it declares otherwise; equal to `lo`."""
         return self.lo
 
     def from_arrow(

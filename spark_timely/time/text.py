@@ -1,4 +1,4 @@
-"""Text of days, moments and lengths of time: the one reader and the one writer of each.
+"""Text of days, moments and durations: the one parser and the one formatter of each.
 
 Invariants
 ----------

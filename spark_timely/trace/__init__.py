@@ -1,3 +1,3 @@
-"""Arrangements: an index by key of the updates of a collection, as sorted runs that are looked into and merged."""
+"""Arrangements: an index by key of a collection's updates, as sorted runs that are searched and merged."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The runs of an index as whoever looks into them has them: files of a folder, mapped once per process."""
+"""Run files of an index, mapped into memory once per process and ready to be searched."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MOST_MAPPED: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What is known of an arrangement where it is looked into.
+    """An index opened for look-ups: its folder, its runs and its bounds.
 
     Attributes
     ----------
     folder : str
     runs : tuple of RunFile
     since : int
-        Contents can be told as of each time from it on.
+        Contents are known as of each time from it on.
     upper : int or None
         It has all updates at times before; None: all.
     events : bool

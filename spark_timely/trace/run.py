@@ -6,7 +6,7 @@ the key), `_time`, `_diff`, then those of the rows. Batches are bounded, and no 
 Invariants
 ----------
 1. A run has its updates summed: no two rows of it are equal in row and time.
-2. What a look finds is by hash: rows of other keys may be among it, which whoever asked tells apart by their values.
+2. What a look finds is by hash: rows of other keys may be among it, which the caller separates by their values.
 3. A file has its name once it is whole.
 4. A file is looked into once its checksum has been compared: whatever changes a bit of it makes it another file.
 5. A file says which index it was made for: that of another log, or by another key, is not looked into.

@@ -1,4 +1,4 @@
-"""What an arrangement is made of: its runs, from when on it tells times apart, and up to when it has everything.
+"""The spine of an arrangement: its list of runs, its `since` and its `upper`, as a value.
 
 Runs are a bag: what a key holds is the sum of what all runs have of it. So a run may be added while others are merged.
 A spine is a value; each one that follows has the next number, and of two that follow the same one only one is written.
@@ -64,7 +64,7 @@ class Spine:
     commits : dict of str to (int, str)
         Number and identity of the newest commit of each stream that it has seen.
     since : int
-        Contents can be told as of each time from it on.
+        Contents are known as of each time from it on.
     upper : int or None
         It has all updates at times before; None: all.
     runs : tuple of RunFile

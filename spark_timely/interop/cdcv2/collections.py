@@ -1,4 +1,4 @@
-"""Collections to and from CDCv2: a log's updates as messages, and messages as a log's updates.
+"""Conversion between logs and CDCv2: a log's updates written as messages, and messages imported into a log.
 
 Invariants
 ----------
@@ -81,7 +81,7 @@ def collection_messages(
     SchemaMismatchError
         If the columns do not fit the types.
     SinceViolationError
-        If updates at times not beyond `up_to` cannot be told from others any more.
+        If updates at times not beyond `up_to` are no longer distinct from others.
 
     Notes
     -----

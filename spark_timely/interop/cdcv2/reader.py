@@ -1,4 +1,4 @@
-"""Differential's CDCv2: statements about a collection that hold for ever, in any order and any number of copies.
+"""The reader of CDCv2 messages: parses them, and gives out updates once their times are complete.
 
 There are two kinds. *Updates*: these (data, time, diff) are in the collection. *Progress*: of the times
 beyond `lower` and not beyond `upper`, exactly those in `counts` have updates, and exactly as many as stated. A reader
@@ -52,7 +52,7 @@ class Updates:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Output:
-    """What became complete.
+    """Updates that became complete.
 
     Parameters
     ----------
@@ -82,8 +82,8 @@ class CdcReader:
     time, record : str or Type
         Declared types; see `spark_timely.interop.schema`.
     frontier : Antichain, optional
-        What is complete already; the least time unless given. Whoever has kept the output up to a
-        frontier begins there, and may hear everything once more.
+        What is complete already; the least time unless given. A reader whose output up to a frontier was
+        kept begins there, and may read all messages once more.
 
     Examples
     --------

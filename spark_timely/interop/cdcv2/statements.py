@@ -1,4 +1,4 @@
-"""CDCv2's statements about progress: how many updates there are at which times, and what is complete by them.
+"""CDCv2's progress statements: how many updates each time has, and the frontier that follows from them.
 
 As columns of a table a statement is a row with `_lower`, `_upper` and `_counts`: of the times beyond `_lower` and not
 beyond `_upper`, each in `_counts` has as many updates as stated, and the others none. A time is what the time column
@@ -40,7 +40,7 @@ _Key: TypeAlias = tuple[Antichain, Antichain, frozenset[tuple[Time, int]]]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """How many updates there are at the times of a range.
+    """A statement of how many updates there are at the times of a range.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class Ledger:
         return self.frontier
 
     def pass_over(self, frontier: Antichain) -> None:
-        """Take everything up to a frontier as complete, since whoever holds the data has said so."""
+        """Take everything up to a frontier as complete: the holder of the data, such as the log, states that it is."""
         self.known = self.known.join(frontier)
         self.frontier = self.frontier.join(frontier)
         self._forget()

@@ -1,4 +1,4 @@
-"""The files of a log: what is in them, how they are written, and what is known of them without reading.
+"""The Parquet files of a log: their format, reading and writing them, and an index of their statistics.
 
 Rows of the columns that `format` has are sorted, laid out in files and written by `parquet`, which
 describes each file for the entry that adds it to the table. `index` keeps the descriptions of the live files as arrays,

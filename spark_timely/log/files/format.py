@@ -1,4 +1,4 @@
-"""The format of a log: its columns, its schema, the facts kept in its metadata, and rows brought into its types.
+"""The storage format of a log: its columns and schema, the facts in its metadata, and conversion of rows to its types.
 
 Invariants
 ----------
@@ -407,7 +407,7 @@ class LogFormat:
         Payload columns, in the log's types, with the nullability declared for messages.
     version : int
     merged : tuple of str
-        Payload columns that came after the log was made. Whoever does not know of them leaves them out.
+        Payload columns that came after the log was made. A writer that does not know them leaves them out.
     key : tuple of str
         Payload columns by which compaction orders the updates of one time; empty: none. A matter of layout alone:
         rows of one key may be many, and no answer hangs on it.

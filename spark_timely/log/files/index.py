@@ -1,4 +1,4 @@
-"""The files of a log and what is in each, as arrays, kept up to date by what each commit adds and removes.
+"""Index of a log's live files: the statistics of each file in arrays, updated by every commit.
 
 Invariants
 ----------
@@ -422,7 +422,7 @@ class _Part:
         if not found:
             return
         left = self.index().select(np.delete(np.arange(len(self.places)), found))
-        # Into new arrays: those before belong to whoever was given an index.
+        # Into new arrays: those before belong to callers that got an index.
         self._room = _arrays(left, max(_FIRST_ROOM, 2 * len(left)))
         self.places = {path: place for place, path in enumerate(left.paths.tolist())}
         self._index = None

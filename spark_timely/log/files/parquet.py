@@ -602,8 +602,8 @@ def _only_text(group: pq.RowGroupMetaData, name: str) -> str | None:
         if column.path_in_schema == name:
             said = column.statistics
             # A bound that was cut is raised, and equals the other one no more.
-            told = said is not None and said.has_min_max and said.null_count == 0 and said.min == said.max
-            return str(said.min) if told else None
+            exact = said is not None and said.has_min_max and said.null_count == 0 and said.min == said.max
+            return str(said.min) if exact else None
     return None
 
 

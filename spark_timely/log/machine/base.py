@@ -1,4 +1,4 @@
-"""Which commits of a stream may be forgotten, and what is left of the first one that is kept: its base.
+"""Base of a stream: its oldest commit that is kept, chosen so that older ones may be forgotten.
 
 Nobody who may read the log stands before its since. So a commit goes once those after it begin behind positions that
 nobody may have any more. What is kept is the last of the commits that could go: it restates all counts, the clock, the
@@ -7,7 +7,7 @@ owner and the lasting part of the note, so that nothing has to be computed from 
 Invariants
 ----------
 1. The newest commit of a stream stays, and every commit of its newest micro-batch: a repetition is compared with them.
-2. Whoever may read the changes of a log from a position finds the commit before that position.
+2. A reader that may read the changes of a log from a position finds the commit before that position.
 3. A base commit differs from the commit that it was in its note alone, which says that it is one.
 """
 

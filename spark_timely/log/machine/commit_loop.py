@@ -1,4 +1,4 @@
-"""The one commit loop of a log: refresh, decide, attempt, settle what is unclear, and again.
+"""The commit loop of a log: refresh the snapshot, decide, attempt the commit, settle an unclear outcome, repeat.
 
 Whatever a log commits - rows of a stream, a merge of files, a new column - is decided from a snapshot, which others
 may overtake. A lost race throws the decision away. An error of the storage says nothing of whether the commit
@@ -41,7 +41,7 @@ class LostRaceError(StorageError):
 
 
 class Refreshed(Protocol):
-    """What has a snapshot."""
+    """Anything with a snapshot that is refreshed."""
 
     def refresh(self, *, after_put: bool = False) -> bool:
         """Move the snapshot to the newest version, or, straight after a commit, to that; return whether it moved."""

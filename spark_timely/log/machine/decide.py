@@ -1,4 +1,4 @@
-"""Decisions about commits, as functions of plain values: what to write, or why not.
+"""Decisions about commits, as pure functions: the new state of a stream to write, or the reason to refuse.
 
 A decision holds for the snapshot it was made from. A lost race throws it away, and it is made again.
 
@@ -255,7 +255,7 @@ def check_plan(path: str, state: StreamState, plans: Sequence[str], outline: str
 
 
 def _check_fence(path: str, state: StreamState, fence: Fence | None) -> None:
-    """Refuse a commit of whoever is not the compute instance that writes a stream, or was replaced as such."""
+    """Refuse a commit unless it is of the compute instance that writes the stream, and no newer process replaced it."""
     before = None if state.note.output is None else state.note.output.fence
     if before is None or (fence is not None and fence.may_follow(before)):
         return
@@ -323,7 +323,7 @@ def _check_written_for(path: str, state: StreamState, request: CommitRequest) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamOpening:
-    """How a stream is opened: the states to write, and the streams that this must not race with.
+    """The opening of a stream: the states to write, and the streams that this must not race with.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The progress of a log over time: which capabilities its streams held after a commit, or at a moment.
+"""History of a log's progress: the capabilities that its streams held after a commit, or at a moment.
 
 Answers come as arrays, from the numbers and wall clocks of the progress rows. Versions of the Delta table are never
 used: compaction and cleanup change those.

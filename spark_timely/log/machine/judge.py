@@ -1,4 +1,4 @@
-"""The judge of what other programs changed in a log: which entries of its table took rows out or put some in.
+"""Detection of foreign changes: finds the entries of a log's Delta table by which other programs changed its rows.
 
 It follows the table's log, and compares two sets of files: those that are live, and those that would be if nobody but
 this library had changed any row. Maintenance by others changes both alike. Where the sets differ, what the rows of the
@@ -81,7 +81,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
-    """What the judge may read while it judges: each is asked for rarely, and only where entries alone do not tell.
+    """Reads that the judge may ask for: rarely, and only where entries alone do not suffice.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class Evidence:
     step : callable
         Takes a version, and returns its entry; None if it was cleaned up.
     files : callable
-        Takes a version, and returns the files that were live at it; None if that cannot be told any more.
+        Takes a version, and returns the files that were live at it; None if that is no longer known.
     keys : callable
         Takes the path of a file of messages, and returns stream, number and times of its rows, part by part; raises
         `DataLossError` if the file is gone.
@@ -153,7 +153,7 @@ class ForeignChange:
 
 
 class Judgement(NamedTuple):
-    """What a look has found.
+    """Findings of a look at the table's log.
 
     Attributes
     ----------
@@ -198,7 +198,7 @@ class Course(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """How many messages are live, by commit, against what progress says, where the two differ.
+    """Numbers of live messages, by commit, that differ from what progress says.
 
     Attributes
     ----------
@@ -214,7 +214,7 @@ class Numbers(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """Where the statistics of a file are, its kind of event, and how many of its rows a vector masks."""
+    """A file that is known: its statistics, its kind of event, and how many of its rows a vector masks."""
 
     files: FileIndex
     place: int
@@ -241,7 +241,7 @@ class _Suspect:
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """What would be live and is not, with what is known of it; what is live and should not be; whose work it may be."""
+    """The files that are missing, those that are there and should not be, and the entries that may have done it."""
 
     missing: Mapping[str, _Known]
     extra: frozenset[str]
@@ -291,7 +291,7 @@ def _involved(difference: _Difference) -> list[_Suspect]:
 
 @dataclass(slots=True)
 class _Move:
-    """What an entry takes out and puts in of one kind of event."""
+    """The files that an entry takes out and puts in, of one kind of event."""
 
     out: set[str] = field(default_factory=set)
     into: set[str] = field(default_factory=set)
@@ -299,7 +299,7 @@ class _Move:
 
 
 class Judge:
-    """What is known of a table's log up to a version, and which entries of others are open.
+    """The judge of a table's log up to a version: it knows which entries of others are open.
 
     Made by `whole_at` or `opened`. Does no I/O but through `Evidence`.
 
@@ -308,7 +308,7 @@ class Judge:
     version : int
         Up to which all was judged.
     clear : int
-        The newest version at which nothing was open and no file had a vector, as far as looks have told: what
+        The newest version at which nothing was open and no file had a vector, as far as looks have found: what
         `timelyJudged` of the next commit of this handle may say.
     strange : Watcher or None
         Learns what others made, if there is one.
@@ -335,7 +335,7 @@ class Judge:
         self._waiting: list[Step] = []
         self._dirty = False
         self._open: tuple[ForeignChange, ...] = ()
-        # Of which streams progress differs; None where that cannot be told.
+        # Of which streams progress differs; None where that is not known.
         self._streams: frozenset[str] | None = frozenset()
         self._housekeeping: list[ForeignChange] = []
 
@@ -426,7 +426,7 @@ class Judge:
         Returns
         -------
         Judge, Numbers or None
-            What is not whole where it would begin; None where progress, or what since is, cannot be told there.
+            What is not whole where it would begin; None where progress, or since, is not known there.
 
         Notes
         -----
@@ -883,7 +883,7 @@ class Judge:
     def _is_same_messages(self, missing: set[str], extra: set[str], evidence: Evidence) -> bool:
         """Return whether both have the same rows after several entries: what one took out another may have put back."""
         if sum("message" in each.changes for each in _involved(self._difference)) < 2:
-            return False  # its files are not read: whoever rewrites rows has changed some
+            return False  # its files are not read: an entry that rewrites rows has changed some
         rows = [[self._rows_known(key) for key in keys] for keys in (missing, extra)]
         if min(*rows[0], *rows[1], 0) < 0 or sum(rows[0]) != sum(rows[1]):
             return False
@@ -999,7 +999,7 @@ class Judge:
         return numbers is not None and not any(numbers)
 
     def _numbers(self, known: Mapping[str, _Known], live: set[str], evidence: Evidence) -> Numbers | None:
-        """Return where live messages and progress differ; None where progress is not whole, or since cannot be told.
+        """Return where live messages and progress differ; None where progress is not whole, or since is not known.
 
         Raises
         ------
@@ -1123,7 +1123,7 @@ class Judge:
 
 
 class Ledger(NamedTuple):
-    """What the log says of its messages and streams beside progress.
+    """The contents of a log's ledger: what it says of messages and streams beside progress.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Tell a repeated micro-batch from another one that has the same number.
+"""Recognition of repeated micro-batches: separates a retry from another micro-batch with the same number.
 
 A number is no identity. A checkpoint that was restored or copied plans the same numbers again, from other offsets.
 Spark writes the entry `offsets/<number>` of a checkpoint before it plans a micro-batch, with a wall clock in it, and
@@ -30,10 +30,10 @@ _MOST_SHOWN: Final = 2_000
 
 
 class Repetition(Enum):
-    """What a micro-batch is to the one that the log has under its number."""
+    """The relation of a micro-batch to the one that the log has under its number."""
 
     SAME = "same"
-    """The same one, with the same rows as far as can be told."""
+    """The same one, with the same rows as far as is known."""
     DIFFERING = "differing"
     """The same one, and its rows came out differently."""
     OTHER = "other"

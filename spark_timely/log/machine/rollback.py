@@ -1,4 +1,4 @@
-"""Tell whether a log was put back: whether it still has the commits that a reader saw in it before.
+"""Detection of a log that was put back to an earlier state: it lacks commits that a reader saw before.
 
 A log may be put back to an earlier state, and grow again by other commits. Its id stays, and neither its frontier nor
 the numbers of its commits show it. A reader that continues in another process or after a restart keeps the identities
@@ -108,8 +108,8 @@ def other_commits(log: Remembers, commits: Commits, /, *, accept: str | None = N
     -------
     dict of str to (int, str)
         The identity is empty where the log has no commit of this number. `#open` comes last, then `#accepted`, with the
-        newest change that was accepted since. Commits that the log has
-        forgotten are passed over: whoever has seen none later is refused for what since has passed.
+        newest change that was accepted since. Commits that the log has forgotten are passed over: a reader that has
+        seen none later is refused for what since has passed.
 
     Notes
     -----

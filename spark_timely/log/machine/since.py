@@ -1,8 +1,8 @@
-"""What a log may forget, and which answers are still to be had: decisions about since and retainers, pure.
+"""Decisions about `since` and retainers, pure: the history that a log may forget, and the reads that stay possible.
 
-A reader says what it *needs* as one antichain: times at and beyond it must stay told apart. Answers are to be had as
-long as since has not passed it, and who retains a position retains the same antichain; so "may be read" and "is
-retained" are one comparison.
+A reader says what it *needs* as one antichain: times at and beyond it must stay distinct. It can be answered as long as
+since has not passed that antichain, and a retainer of its position retains the same antichain; so "may be read" and
+"is retained" are one comparison.
 
 Invariants
 ----------
@@ -113,7 +113,7 @@ def is_later(since: Antichain, times: IntArray) -> BoolArray:
 def moved_to(since: Antichain) -> tuple[int, ...]:
     """Return the time to which updates move, each coordinate that is lower: the least of since in each coordinate.
 
-    So it is in products of integers: what a time cannot be told from, seen from since, is the greatest of both.
+    So it is in products of integers: a time, seen from since, is the greater of itself and this per coordinate.
 
     Examples
     --------
@@ -208,7 +208,7 @@ _STALE_PARTS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How much a log keeps, whoever allows compaction; committers move since so far by themselves.
+    """The length of history that a log keeps, however far compaction is allowed; committers move since so far.
 
     Parameters
     ----------
@@ -301,7 +301,7 @@ def _nobody() -> Mapping[str, Retainer]:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a log remembers: the whole state that commits of since and of retainers replace.
+    """The retention of a log: the whole state that commits of since and of retainers replace.
 
     Parameters
     ----------
@@ -313,7 +313,7 @@ class Retention:
         By whom since was moved last, and when, in microseconds; empty and 0 before that.
     retainers : mapping of str to Retainer
     keep : Keep or None
-        How much stays whoever allows compaction; None: only what retainers need.
+        How much stays, however far compaction is allowed; None: only what retainers need.
     dead : int or None
         How long dead letters stay, microseconds by the wall clock; None: for ever.
     """
@@ -541,7 +541,7 @@ def decide_retain(
 
 
 def decide_release(path: str, retention: Retention, name: str) -> Retention:
-    """Decide to let a retainer go, whoever owns it.
+    """Decide to let a retainer go, whatever query or program owns it.
 
     Raises
     ------

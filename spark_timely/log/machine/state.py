@@ -1,4 +1,4 @@
-"""The state of a stream, the commit that a producer wants of it, and the progress rows that write a state down.
+"""State of a stream, the commit that a producer asks for, and the progress rows that record a state.
 
 Invariants
 ----------
@@ -86,7 +86,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StreamState:
-    """What the newest commit of a stream says about the stream.
+    """The state of a stream, as its newest commit says it.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class StreamState:
 
     @property
     def identity(self) -> str:
-        """What tells this commit from any other of its stream and number, as another history of the log has one.
+        """The identity of this commit: another history of the log has another one at its stream and number.
 
         A hash of what the progress rows say of it, which merges of files leave as it is. The wall clock in them, to the
         microsecond, differs even where the rows do not. The note counts as far as its micro-batch.
@@ -309,7 +309,7 @@ class CommitRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommitOutcome:
-    """What became of a commit that was not refused.
+    """The outcome of a commit that was not refused.
 
     Parameters
     ----------
@@ -539,7 +539,7 @@ def newest_states(form: LogFormat, rows: pa.Table) -> dict[str, StreamState]:
 
 
 def owners_of(rows: pa.Table, newest: StreamState) -> frozenset[str]:
-    """Return who owns a stream or has owned it: whoever made a commit of it, as far as the log remembers; all it names.
+    """Return the owners of a stream, present and past: of each commit that the log remembers, and all that it names.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The files of messages that other programs made of ours, and whether they hold the rows of those that they replaced.
+"""Check of message files that other programs rewrote: they must hold the rows of the files that they replaced.
 
 That an entry changes no rows is its own word, and as many rows may be others. So before the first row of such a file is
 handed out, the rows of each commit are counted in it, with the bounds of their times, and in the files in whose place
@@ -6,11 +6,12 @@ it is.
 
 Invariants
 ----------
-1. Maintenance is never refused: where it cannot be told any more what was replaced, only rows are that are too many or
-   too few for their commit, where no other file may have them; and rows that the log may have forgotten count nowhere.
+1. Maintenance is never refused. Where it is no longer known which files were replaced, only rows are refused that are
+   too many or too few for their commit, where no other file may have them. Rows that the log may have forgotten count
+   nowhere.
 2. A file is read for this once by a handle and its copies, and only where its rows are wanted, or those in whose place
    it is.
-3. What a handle has not looked into it does not vouch for, and whoever believes its mark knows of it.
+3. A handle does not vouch for files that it has not looked into: its mark names them, for readers of the mark.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _RUN: Final = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counts:
-    """How many messages there are of each commit, and the bounds of their times: in order of stream and number.
+    """Numbers of messages of each commit, and the bounds of their times: in order of stream and number.
 
     Attributes
     ----------
@@ -186,18 +187,18 @@ def count(domain: TimeDomain, rows: pa.Table, since: Antichain | None) -> Counts
 
 
 def count_by_statistics(index: FileIndex, since: Antichain | None) -> tuple[Counts, BoolArray]:
-    """Count the rows of files by what their statistics say; return too of which files that cannot be told."""
-    told = np.array([stream is not None for stream in index.lone_streams()], np.bool_)
-    told &= (index.seq_lo == index.seq_hi) & (index.rows >= 0) & index.known
-    chosen = told.copy()
+    """Count the rows of files by their statistics; return too which files have none that suffice."""
+    counted = np.array([stream is not None for stream in index.lone_streams()], np.bool_)
+    counted &= (index.seq_lo == index.seq_hi) & (index.rows >= 0) & index.known
+    chosen = counted.copy()
     if since is not None and len(index):
         above, may_be_above = since.beyond(index.min_times), since.beyond(index.max_times)
         # Of a file that reaches to both sides of since a part counts.
-        told &= above | ~may_be_above
-        chosen = told & above
+        counted &= above | ~may_be_above
+        chosen = counted & above
     chosen &= index.rows > 0
     part = index.select(chosen)
-    return Counts(part.stream_lo, part.seq_lo, part.rows, part.min_times, part.max_times), ~told
+    return Counts(part.stream_lo, part.seq_lo, part.rows, part.min_times, part.max_times), ~counted
 
 
 # Files of others ------------------------------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ def count_by_statistics(index: FileIndex, since: Antichain | None) -> tuple[Coun
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Made:
-    """What an entry of another program made of messages.
+    """The files of messages that one entry of another program took out and put in.
 
     Parameters
     ----------
@@ -248,7 +249,7 @@ class _Made:
 
 
 class _Wrong(NamedTuple):
-    """What is open while some files are live, the entry that made the last of them, and the files of since then."""
+    """A change that is open while some files are live; the entry that made the last of them; the files since then."""
 
     change: ForeignChange
     version: int
@@ -265,7 +266,7 @@ def _is_message(removed: Removed) -> bool:
 
 
 class Strange:
-    """Which files of messages others made, as a handle follows the table, and what was found in them.
+    """The message files that others made, as a handle follows the table, and what was found in them.
 
     A file is strange if another program's entry put it in and its name is none of ours; until it was looked into by
     this handle, or by one whose mark it has read.
@@ -279,7 +280,7 @@ class Strange:
         self.passed: frozenset[int] = frozenset()
         # Of these entries that are cleaned up: whether what they made is right numbers have to tell.
         self.unread: frozenset[int] = frozenset()
-        # Those among these that are to be looked at, or more; None: to be told.
+        # Those among these that are to be looked at, or more; None: not known yet.
         self._listed: frozenset[int] | None = None
         # By path the version that made a file.
         self._origin: dict[str, int] = {}
@@ -566,7 +567,7 @@ class _Look:
         live = made.select(np.array([path in self.live for path in made.paths.tolist()], np.bool_))
         found = self._read(live)
         if found is None:
-            return None  # whoever reads the file says that it is missing
+            return None  # the reader of the file reports that it is missing
         taken = {path for each in self.group for path in each.out}
         wanted = None
         if all(path in taken or path in self.live for path in paths) and all(
@@ -629,7 +630,7 @@ class _Look:
         for path in self.live.index("progress").paths.tolist():
             rows = self.evidence.rows(path, "", "progress")
             if rows is None:
-                return True  # that is said by whoever reads progress
+                return True  # the reader of progress reports that
             progress.append(rows)
         since = self.form.domain.minimum_frontier if self.since is None else self.since
         wanted = wanted_messages(self.form, progress, since)

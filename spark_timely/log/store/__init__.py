@@ -1,4 +1,4 @@
-"""Where a log is kept: the files of a Delta table, or memory.
+"""Stores of a log: a Delta table on a disk or in an object store, or memory.
 
 `base` says what a store does, and has the simplest one, in memory. `delta` creates a Delta table, follows it entry by
 entry (`entries`), and puts commits into it: itself, or by delta-rs (`delta_calls`) where `features` and the

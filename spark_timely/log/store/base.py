@@ -1,4 +1,4 @@
-"""What a log asks of the table that keeps it.
+"""The store interface: snapshots and atomic commits of the table that keeps a log; and the store in memory.
 
 A store is one handle on a table: a snapshot, and commits made from that snapshot. `MemoryStore` is a table in this
 process: the reference for what a store does, and one for tests without a disk.
@@ -79,7 +79,7 @@ class Store(Protocol):
         """The live files of the snapshot."""
 
     def has_news(self) -> bool:
-        """Return whether there is a later version, where that can be told at no cost; else False."""
+        """Return whether there is a later version, where a look costs nothing; else False."""
 
     def check_writable(self) -> None:
         """Refuse a table with features that cannot be written; raises `LogFormatError`."""
@@ -170,9 +170,9 @@ class Store(Protocol):
         """
 
     def flush(self) -> None:
-        """Make the commits of the snapshot outlast a power cut, whoever made them.
+        """Make all commits of the snapshot, also those of others, outlast a power cut.
 
-        For who acknowledges what another process has committed, and may not have flushed before it died.
+        For a caller that acknowledges what another process has committed, and may not have flushed before it died.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The checkpoints of a table's log: written when due, read back, and the old entries behind them deleted.
+"""Checkpoints of a Delta table's log: written when due and read back; then the old entries behind them are deleted.
 
 Invariants
 ----------
@@ -6,7 +6,7 @@ Invariants
    were flushed and read back.
 2. What is deleted is older than a checkpoint by many versions, and goes in order of the versions. In an object store it
    is also older than the newest file by half an hour, by the store's clock.
-3. What is due is counted from the table's newest checkpoint, whoever wrote it.
+3. What is due is counted from the table's newest checkpoint, also one of another program.
 4. A checkpoint is whole if each file of it is there and can be read to its end.
 """
 
@@ -44,7 +44,7 @@ _ENTRY = re.compile(r"(\d{20})\.json")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """What is known of a table's checkpoints.
+    """The known checkpoints of a table, and their upkeep.
 
     Attributes
     ----------
@@ -205,8 +205,8 @@ class TableUpkeep:
     def tidy(self, version: int, *, harmless: bool, now: bool = False) -> bool:
         """Write a checkpoint where one is due, and delete entries of the table's log far behind it, by count.
 
-        What is due is counted from the table's newest checkpoint, whoever wrote it, so that it does not matter how
-        many handles made the commits.
+        What is due is counted from the table's newest checkpoint, also one of another program, so that it does not
+        matter how many handles made the commits.
 
         Parameters
         ----------
@@ -288,7 +288,7 @@ class TableUpkeep:
         if self._newest is None:
             self._newest = self._checkpoint()
         over = self._behind(version) - self._due()
-        # At some versions only, so that of many who commit at once few do it; long after, whoever comes.
+        # At some versions only, so that of many who commit at once few do it; long after, any of them.
         return over >= 0 and version >= self._tidy_from and (over % _TRY_AGAIN == 0 or over >= _OVERDUE)
 
     def _not_tidied(self, found: str) -> StorageError:
@@ -349,7 +349,7 @@ class TableUpkeep:
         return True
 
     def problems(self, version: int) -> list[str]:
-        """Return what is wrong with the upkeep of the table, whoever should have done it; nothing is changed."""
+        """Return what is wrong with the upkeep of the table, also what others should have done; nothing is changed."""
         found = [] if (problem := self._storage.flush_problem()) is None else [problem]
         self._newest = self._checkpoint()
         behind = self._behind(version)

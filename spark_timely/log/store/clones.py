@@ -1,4 +1,4 @@
-"""Deep clones of a log's table, which are other logs: the words that name what one was cloned from."""
+"""Words for errors that name the log of which another log is a deep clone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a log in an object store: S3, Azure, Google, or one that speaks like them.
+"""Files of a log in an object store: S3, Azure, Google Cloud, or one that speaks the protocol of one of them.
 
 Requests are made by `obstore`, the object store client that delta-rs is built on: plain GET, PUT, HEAD and LIST. Each
 is a journey of some tens of milliseconds, and is paid for, so a file is written by one PUT where it is small, and read
@@ -514,7 +514,7 @@ class CloudStorage:
             try:
                 found = self.find(path)
             except StorageError as unread:
-                # Whoever takes this for a refusal would delete what a file of ours names.
+                # A caller that takes this for a refusal would delete what a file of ours names.
                 raise self._unclear(unread) from error
             if found != content:
                 raise FileExistsError(path) from error
@@ -931,9 +931,9 @@ _CHECK = "check the path, the permissions and the options of the storage, then t
 def _broke_off(error: StorageError) -> bool:
     """Whether a store's answer was cut short, and the client did not ask again."""
     text = _HABIT.sub("", str(error.__cause__))
-    told = text.partition("Debug source:")[0]
-    said = _CODE.search(told) or _STATUS.search(told) or _TRIED_AGAIN.search(told)
-    return not said and not _NOT_SENT.search(text) and not _TIMED_OUT.search(text) and "HTTP error" in told
+    answer = text.partition("Debug source:")[0]
+    said = _CODE.search(answer) or _STATUS.search(answer) or _TRIED_AGAIN.search(answer)
+    return not said and not _NOT_SENT.search(text) and not _TIMED_OUT.search(text) and "HTTP error" in answer
 
 
 def cloud_error(uri: str, what: str, error: Exception, *, file: str = "") -> StorageError:
@@ -952,7 +952,7 @@ def cloud_error(uri: str, what: str, error: Exception, *, file: str = "") -> Sto
 
     Notes
     -----
-    It is `determinate` where the first answer told that nothing was done. Where the client asked again, an earlier
+    It is `determinate` where the first answer showed that nothing was done. Where the client asked again, an earlier
     attempt may have been done.
 
     Examples
@@ -961,16 +961,16 @@ def cloud_error(uri: str, what: str, error: Exception, *, file: str = "") -> Sto
     "could not read log 's3://b/x': found Odd: access denied, status=403"
     """
     text = _HABIT.sub("", str(error))
-    told = text.partition("Debug source:")[0]
+    answer = text.partition("Debug source:")[0]
     found, hint = "", _CHECK
     for sign, cause, cure in _CAUSES:
         if re.search(sign, text):
             found, hint = cause, cure
             break
-    code, said, status, asked = (pattern.search(told) for pattern in (_CODE, _SAID, _STATUS, _HOST_OF_URL))
+    code, said, status, asked = (pattern.search(answer) for pattern in (_CODE, _SAID, _STATUS, _HOST_OF_URL))
     number = status and (status[1] or status[2])
     if not found:
-        found = shown(said[1]) if said else plain(OSError(told))
+        found = shown(said[1]) if said else plain(OSError(answer))
     if code is not None:
         found = f"{code[1]}: {found}"
     if number:
@@ -983,5 +983,5 @@ def cloud_error(uri: str, what: str, error: Exception, *, file: str = "") -> Sto
         f"could not {what} {where}: found {found}",
         hint=hint,
         context={"path": uri, **({"file": file} if file else {}), "store": code[1] if code else number or ""},
-        determinate=what not in ("write", "put") or (sure and not _TRIED_AGAIN.search(told)),
+        determinate=what not in ("write", "put") or (sure and not _TRIED_AGAIN.search(answer)),
     )

@@ -1,4 +1,4 @@
-"""A handle on the Delta table of a log: opened by delta-rs, followed entry by entry.
+"""The Delta store: a handle on the table of a log, opened by delta-rs and then followed entry by entry.
 
 What was found about delta-rs 1.6, and shapes this module:
 
@@ -202,7 +202,7 @@ def _put(storage: FileStorage | CloudStorage, form: LogFormat, first: Sequence[D
     try:
         names = storage.names("_delta_log")
     except StorageError:
-        return "unclear"  # it is there: whoever took this for a failure would delete what it names
+        return "unclear"  # it is there: a caller that took this for a failure would delete what it names
     # Stopped for so long that another's table came, and its first entry was tidied away behind a checkpoint?
     return "unclear" if any(CHECKPOINT.fullmatch(name) for name in names) else "made"
 
@@ -410,8 +410,8 @@ class DeltaStore:
             return self._open()
         except (LogMissingError, StorageError) as error:
             # What the store itself said is said already, and nobody may be there.
-            told = isinstance(error, LogDamagedError) or "store" in error.context
-            lost = None if told else self._lost_checkpoint()
+            known = isinstance(error, LogDamagedError) or "store" in error.context
+            lost = None if known else self._lost_checkpoint()
             if lost is None:
                 raise
             file, found = lost
@@ -695,7 +695,7 @@ class DeltaStore:
     def _is_there(self, *, surely: bool = False) -> bool:
         """Whether the entry of the snapshot still is what it was; where a look is a journey, or was a minute ago.
 
-        `surely` is for whoever writes behind it: a log that was put back a moment ago must be noticed too.
+        `surely` is for a writer that commits behind it: a log that was put back a moment ago must be noticed too.
         """
         if not surely and not self.storage.local and self._mark is not None and self._seen_lately():
             return True
@@ -850,7 +850,7 @@ class DeltaStore:
     def _judged(self) -> tuple[int | None, tuple[int, ...]]:
         """Return up to which version nothing is open, and which of them made files into which nobody has looked.
 
-        None if that cannot be told: no commit hangs on it.
+        None if that is not known: no commit hangs on it.
         """
         try:
             return self._guard.judged(self.format, self.version, self.live)
@@ -866,7 +866,7 @@ class DeltaStore:
         return None if entry is None else Step(version, entry, index_adds(self.format, entry.adds))
 
     def _files_at(self, version: int) -> list[FileIndex] | None:
-        """Return the files that were live at an earlier version; None if that cannot be told any more."""
+        """Return the files that were live at an earlier version; None if that is no longer known."""
         for tries in range(_OPEN_TRIES):
             names = set(self.storage.names("_delta_log"))
             checkpoints = {int(name[:20]) for name in names if CHECKPOINT.fullmatch(name)}
@@ -1096,7 +1096,7 @@ class DeltaStore:
         self._flush_entries(self.version + 1)
 
     def flush(self) -> None:
-        """Make the entries of the snapshot outlast a power cut, whoever wrote them."""
+        """Make all entries of the snapshot, also those of others, outlast a power cut."""
         self._flush_entries(max(self.version - KEEP_VERSIONS, 0))
 
     def _flush_entries(self, first: int) -> None:
@@ -1226,7 +1226,7 @@ class DeltaStore:
         return other
 
     def problems(self) -> list[str]:
-        """Return what is wrong with the upkeep of the table, whoever should have done it; nothing is changed."""
+        """Return what is wrong with the upkeep of the table, also what others should have done; nothing is changed."""
         return self._upkeep.problems(self.version)
 
 

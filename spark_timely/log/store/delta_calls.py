@@ -1,9 +1,10 @@
-"""Calls of delta-rs: what its errors may say, and what becomes of a panic.
+"""Calls of delta-rs, guarded: secrets are removed from its errors, and a panic becomes a `StorageError`.
 
 Invariants
 ----------
 1. No error leaves a call with a secret in its text.
-2. A panic of delta-rs, which Python's `except Exception` does not see, is an error of ours. Interrupts and exits pass.
+2. A panic of delta-rs, which Python's `except Exception` does not see, becomes a `StorageError`. Interrupts and exits
+   pass.
 3. A process forked from one that has called delta-rs does not call it: its runtime has no threads there.
 """
 

@@ -1,4 +1,4 @@
-"""Entries of a Delta table's log: read what one commit did, and write one where that can be done safely.
+"""Entries of a Delta table's log: reads what one commit did, and writes an entry whole or not at all.
 
 Invariants
 ----------
@@ -37,7 +37,7 @@ _MADE_FOR = re.compile(rb'"timelyVersion":(\d+)')
 _ATTEMPT = "txnId"
 ELSEWHERE: Final = re.compile("^(?:[A-Za-z][A-Za-z0-9+.-]*:|/)")
 """What the path of a file outside of the table begins with: a scheme, or a slash."""
-# By which an entry is known as ours whoever wrote it: a digest of the files that it adds and removes.
+# By which an entry of this library is known, also a copy of one: a digest of the files that it adds and removes.
 _FILES = "timelyFiles"
 # Up to which version the writer of an entry of ours had judged all entries, and found nothing open.
 _JUDGED = "timelyJudged"
@@ -48,7 +48,7 @@ _PLAIN = "/=_-.~+,@:"
 
 
 class Removed(NamedTuple):
-    """What a `remove` action says of a file.
+    """A file that a `remove` action takes out.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Removed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one commit did.
+    """An entry of a table's log: the changes of one commit.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class Entry:
     unlooked : frozenset of int
         The versions up to there that made files into which its writer had not looked.
     operation : str
-        As whoever wrote it calls it, in capitals; empty if it does not say.
+        As its writer calls it, in capitals; empty if it does not say.
     timestamp : int or None
         When it was written by its writer's clock, milliseconds since 1970.
     restored : int or None

@@ -1,4 +1,4 @@
-"""What the features and properties of a Delta table mean for who writes it: pure decisions.
+"""Features and properties of Delta tables: pure decisions whether this library may write to a table that has them.
 
 Invariants
 ----------
@@ -66,7 +66,7 @@ _JUDGED = re.compile(r"delta\.(invariants|generationExpression|identity\..+)")
 
 @dataclass(frozen=True, slots=True)
 class TableRules:
-    """What a table asks of who writes it.
+    """The demands of a table on its writers.
 
     Parameters
     ----------

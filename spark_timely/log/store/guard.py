@@ -1,11 +1,11 @@
-"""What other programs changed in a log, as one handle on its table follows it.
+"""Guard of one handle: follows the table of a log and reports what other programs changed in it.
 
 The judge (`spark_timely.log.machine.judge`) is made only where another program's entry touched files: as long as all
 entries are ours, nothing is kept and nothing is read.
 
 Invariants
 ----------
-1. What is found is of the version that is asked about, and is the same whoever followed the table, and from where on.
+1. What is found is of the version that is asked about, and is the same for every handle, wherever it began to follow.
 2. Nothing is said to be judged unless each entry up to there was.
 3. A failure to read what judging needs is raised, and the same is tried at the next look.
 """
@@ -119,7 +119,7 @@ class Guard:
         return found._replace(open=every, state=state, commits=None)
 
     def _by_looks(self, form: LogFormat, live: LiveFiles) -> tuple[ForeignChange, ...]:
-        """Return what looks into files have told, of what is guarded."""
+        """Return what looks into files have found, of what is guarded."""
         found = self._strange.open(form, live, self._evidence)
         return tuple(each for each in found if each.version > (form.guarded_from or 0))
 
@@ -145,7 +145,7 @@ class Guard:
             return
         found = self._by_entries(form, version, live)
         if self._lost is not None:
-            return  # numbers have told already
+            return  # numbers have shown it already
         self._strange.passed = frozenset(each.version for each in found.open if "message" in each.changes)
         self._strange.look(form, live, self._evidence, chosen)
         if self._strange.unread:
@@ -185,7 +185,7 @@ class Guard:
     def judged(self, form: LogFormat, version: int, live: LiveFiles) -> tuple[int | None, tuple[int, ...]]:
         """Return up to which version nothing was open, and which up to there made files that nobody looked into.
 
-        None if that cannot be told.
+        None if that is not known.
         """
         if self.look(form, version, live).open and self._by_looks(form, live):
             return None, ()

@@ -1,4 +1,4 @@
-"""Names of storage options: which object store knows which.
+"""Names of storage options: which object store takes which, and an error for one that none takes.
 
 The names are those of `object_store`, the library below both obstore and delta-rs, in any case. Each store has its own,
 with and without its prefix (`aws_region`, `region`); those of HTTP and of repeated requests all stores have.

@@ -1,4 +1,4 @@
-"""The frontier of a log on a local disk, found by delta-rs alone, without numpy and pyarrow.
+"""Fast lookup of the frontier of a log on a local disk: delta-rs alone, without loading numpy and pyarrow.
 
 To load those takes longer than all that is done with them where nothing but the frontier is asked for, as scripts do
 again and again. What is not plain is left to `spark_timely.log.log.open_log`, which says what is wrong with it.

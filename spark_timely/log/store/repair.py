@@ -1,4 +1,4 @@
-"""Repair a log whose table lost what an entry says: one that is empty, cut, not JSON, a copy of another, or not there.
+"""Repair of a log whose Delta entries are damaged: empty, cut off, not JSON, a copy of another one, or missing.
 
 A power cut leaves such entries where something was written without a flush: by another engine, an earlier version of
 this library, or with `flush=False`. The number of a version is never taken back: another handle may have read
@@ -61,7 +61,7 @@ _OWN = re.compile(r"(?P<stem>[A-Za-z0-9_]+|open\.)-(?P<seq>\d{12})-[^/]+")
 
 @dataclass(frozen=True, slots=True)
 class RepairStep:
-    """What was found of one entry or checkpoint, and what is to be done about it.
+    """The finding about one entry or checkpoint, and the repair of it.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class RepairStep:
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What `repair_log` found, and whether it was done.
+    """The report of `repair_log`: its findings, and whether they were repaired.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class _Plan:
                 step = replace(step, action="rebuild")
         for name, path in self.unread.items():  # a few
             says += f"; but not column {name!r}, which the log lacks: its values stay in {path!r}, and its type"
-            says += " cannot be told surely; add it by log.add_columns"
+            says += " is not surely known; add it by log.add_columns"
         return replace(step, says=says)
 
     def content(self) -> bytes:
@@ -146,7 +146,7 @@ class _Plan:
 
 @dataclass(slots=True)
 class _Table:
-    """What is known of a table while its entries are followed."""
+    """The state of a table while its entries are followed."""
 
     storage: TableStorage
     form: LogFormat
@@ -464,7 +464,7 @@ def _rebuilt(table: _Table, attempts: Sequence[tuple[str, str]], known: set[str]
     if not attempts:
         return [], "no commit that comes next has left its progress"
     if len(attempts) > 1 and not opening:
-        return [], f"{len(attempts)} commits that may come next have left files, and which it was cannot be told"
+        return [], f"{len(attempts)} commits that may come next have left files, and nothing shows which of them it was"
     files: list[DataFile] = []
     try:
         for stream, path in attempts:  # one, or two

@@ -1,4 +1,4 @@
-"""What delta-rs writes into a table's log, made aside first: it flushes nothing, and orders nothing for a power cut.
+"""Scratch folder for delta-rs: what it writes is made there, and enters the table's log flushed and in order.
 
 delta-rs 1.6 writes a checkpoint and then the file that points to it, both without a flush, and cannot open a table
 whose pointer names a checkpoint that is not there. An entry that it writes may be left empty by a power cut, and

@@ -1,4 +1,4 @@
-"""Where the files of a log are: read, write, list, delete and flush them by relative path.
+"""Access to the files of a log by relative path: read, write, list, delete, flush; on a local disk or in memory.
 
 Here are those of a local disk, which go through pyarrow's own file system, and those of this process. Object stores
 are in `cloud`, which also opens what a path or URL names.
@@ -13,7 +13,7 @@ Invariants
 ----------
 1. A path given to a method is relative to the log; none is ever written twice.
 2. A file becomes part of the log only by a commit that names it, so a half-written one harms nobody.
-3. Whoever writes a file flushes it before a commit names it: what is acknowledged outlasts a power cut. A local file
+3. A writer of a file flushes it before a commit names it: what is acknowledged outlasts a power cut. A local file
    has two parts that the system writes at its leisure: what is in it, and its name in its folder. After a flush both
    are on the disk, or the place has said that it cannot do so.
 4. Without the promise of a single writer nothing is written to a place that is known to lack hard links and
@@ -798,7 +798,7 @@ class MemoryStorage:
 
 
 class _MemoryFile:
-    """What pyarrow writes to; the file appears when it is closed."""
+    """A file that pyarrow writes to; it appears when it is closed."""
 
     def __init__(self, storage: MemoryStorage, path: str) -> None:
         self._storage = storage

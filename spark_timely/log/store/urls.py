@@ -1,4 +1,4 @@
-"""URLs of object stores: what they name, and which of them are one place.
+"""URLs of object stores: parses them, and recognizes two spellings of one place.
 
 One log may be written as ``s3://`` and ``s3a://``, as ``az://container`` and ``abfss://container@account…``, with
 slashes at the end or doubled, with a scheme or an account in capitals. A path keeps its scheme, for Spark may have a
@@ -40,7 +40,7 @@ _ACCOUNT: Final = ("azure_storage_account_name", "account_name")
 
 @dataclass(frozen=True, slots=True)
 class StoreUrl:
-    """What a URL of an object store names.
+    """The parts of an object store's URL.
 
     Attributes
     ----------
