@@ -52,6 +52,8 @@ class Option:
         Least value of an ``int``, ``seq`` or ``bytes``.
     required : bool
         Whether it must be given.
+    first : bool
+        Whether a first job needs it: the reference lists these before the others.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Option:
     choices: tuple[str, ...] = ()
     minimum: int = 0
     required: bool = False
+    first: bool = False
 
 
 def parse_value(option: Option, value: object, /) -> object:

@@ -57,10 +57,11 @@ def _option(
     choices: tuple[str, ...] = (),
     minimum: int = 0,
     required: bool = False,
+    first: bool = False,
     empty: object = None,
 ) -> Any:  # noqa: ANN401 - a dataclass field stands for the value of its attribute
     """Declare one option as a field; `empty` is its value where there is no default."""
-    option = Option(name, kind, default, unit, text, choices, minimum, required)
+    option = Option(name, kind, default, unit, text, choices, minimum, required, first)
     value = empty if default is None else parse_value(option, default)
     return field(default=value, metadata={"option": option})
 
@@ -76,14 +77,16 @@ class SinkOptions(Options):
         "Where the log is: a local path or the URL of a cloud store. Created at the first commit.",
         required=True,
         empty="",
+        first=True,
     )
-    stream: str = _option("stream", "name", "main", "Which stream of the log this query is.")
+    stream: str = _option("stream", "name", "main", "Which stream of the log this query is.", first=True)
     time_column: tuple[str, ...] = _option(
         "timeColumn",
         "names",
         None,
         "Column that holds the time of each row; several, separated by commas, for a product time.",
         empty=(),
+        first=True,
     )
     frontier: str | None = _option(
         "frontier",
@@ -94,6 +97,7 @@ class SinkOptions(Options):
         "as the `timely` sources that the query reads. `events`: progress rows come in the data. `hold`: only "
         "`advance` and `close` move it.",
         choices=("batch", "bounded", "source", "events", "hold"),
+        first=True,
     )
     lateness: Duration = _option(
         "lateness",
@@ -101,6 +105,7 @@ class SinkOptions(Options):
         "0",
         "With `frontier=bounded`: how far behind the greatest time seen a row may be.",
         unit="a duration such as `12 hours`; for integer times a number",
+        first=True,
     )
     max_future_skew: Duration | None = _option(
         "maxFutureSkew",
@@ -119,6 +124,7 @@ class SinkOptions(Options):
         "What happens to a row whose time is already closed: refuse the micro-batch, keep the row apart as a "
         "dead letter, or move its time up to the frontier. A time equal to a frontier element is not late.",
         choices=("error", "deadLetter", "advance"),
+        first=True,
     )
     bad_time: str = _option(
         "badTime",
@@ -283,6 +289,7 @@ class SinkOptions(Options):
         None,
         "The query's checkpoint. Must be given here: a location from the session's configuration is hidden "
         "from a sink, and repeated micro-batches are recognised by it.",
+        first=True,
     )
 
 
@@ -291,7 +298,13 @@ class SourceOptions(Options):
     """Options of the source, parsed. The metadata of each field holds its `Option`."""
 
     path: str = _option(
-        "path", "str", None, "Where the log is: a local path or the URL of a cloud store.", required=True, empty=""
+        "path",
+        "str",
+        None,
+        "Where the log is: a local path or the URL of a cloud store.",
+        required=True,
+        empty="",
+        first=True,
     )
     delivery: str = _option(
         "delivery",
@@ -299,6 +312,7 @@ class SourceOptions(Options):
         "complete",
         "`complete`: closed times only, in frontier order. `arrival`: events in the order captured.",
         choices=("complete", "arrival"),
+        first=True,
     )
     content: str = _option(
         "content",
@@ -309,6 +323,7 @@ class SourceOptions(Options):
         "that hold them. `clock`: one row per log whose frontier moved, streams only; for queries that read by "
         "themselves.",
         choices=("messages", "events", "splits", "dead", "clock"),
+        first=True,
     )
     logs: tuple[str, ...] | None = _option(
         "logs", "names", None, "With `content=clock`: paths of further logs to watch, as a JSON list."
@@ -340,6 +355,7 @@ class SourceOptions(Options):
         "Splits per micro-batch; by size, at most 16, if not given. Never changes what is read; contents (`asOf`) "
         "are summed up per split: `spark_timely.consolidate` sums up the whole.",
         minimum=1,
+        first=True,
     )
     split_by: str = _option(
         "splitBy",
@@ -362,6 +378,7 @@ class SourceOptions(Options):
         None,
         "Read times beyond this antichain, inclusive. Default `earliest`. Fresh checkpoint only.",
         choices=("earliest", "latest"),
+        first=True,
     )
     starting_version: int | str | None = _option(
         "startingVersion",
@@ -387,6 +404,7 @@ class SourceOptions(Options):
         None,
         "Stop before the times beyond this antichain, exclusive: with the time of `asOf` there are no rows. "
         "This and `ending…` hold for a run: a restart that gives none has no end.",
+        first=True,
     )
     ending_version: int | None = _option(
         "endingVersion", "seq", None, "Stop after this commit number (`_seq`), inclusive."
@@ -451,7 +469,7 @@ class SourceOptions(Options):
         "false",
         "Adds where a row comes from: `_stream` and `_seq`; null in contents (`asOf`).",
     )
-    include_time: bool = _option("includeTime", "bool", "false", "Adds the column or columns of the time.")
+    include_time: bool = _option("includeTime", "bool", "false", "Adds the column or columns of the time.", first=True)
     columns: tuple[str, ...] | None = _option("columns", "names", None, "Payload columns to read; all if not given.")
     where: str | None = _option(
         "where",

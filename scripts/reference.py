@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,18 @@ def with_tables(text: str, **tables: OptionTable[Any]) -> str:
 
 
 def table_of(table: OptionTable[Any]) -> str:
-    """Return a table of options as Markdown: a line per option, ending with a line feed."""
-    lines = ["| option | values | meaning |", "|---|---|---|"]  # what has more columns is wider than a laptop
-    for option in table.options.values():
-        default = "; required" if option.required else f"; default `{option.default}`" if option.default else ""
-        lines.append(f"| `{option.name}` | {_values(option)}{default} | {option.help} |")
+    """Return two tables of options as Markdown: those that a first job needs, and the others."""
+    options = table.options.values()
+    lines = ["In the first hour:", *_table_of(option for option in options if option.first)]
+    lines += ["", "All others:", *_table_of(option for option in options if not option.first)]
     return "\n".join(lines) + "\n"
+
+
+def _table_of(options: Iterable[Option]) -> Iterator[str]:
+    yield from ("", "| option | values | meaning |", "|---|---|---|")  # with more columns it is wider than a laptop
+    for option in options:
+        default = "; required" if option.required else f"; default `{option.default}`" if option.default else ""
+        yield f"| `{option.name}` | {_values(option)}{default} | {option.help} |"
 
 
 def command_line() -> str:

@@ -33,9 +33,20 @@ def reference() -> ModuleType:
 
 def test_page_of_options_has_a_line_per_option(reference: ModuleType) -> None:
     for table in (SINK_OPTIONS, SOURCE_OPTIONS):
-        lines = reference.table_of(table).splitlines()
-        assert len(lines) == len(table.options) + 2
-        assert all(line.count(" | ") == 2 for line in lines[2:])
+        lines = [line for line in reference.table_of(table).splitlines() if line.startswith("| `")]
+        assert sorted(re.findall(r"^\| `(\w+)`", "\n".join(lines), re.MULTILINE)) == sorted(
+            option.name for option in table.options.values()
+        )
+        assert all(line.count(" | ") == 2 for line in lines)
+
+
+def test_page_of_options_begins_with_those_of_the_first_hour(reference: ModuleType) -> None:
+    for table in (SINK_OPTIONS, SOURCE_OPTIONS):
+        first, rest = reference.table_of(table).split("All others:")
+        for option in table.options.values():
+            assert (f"\n| `{option.name}` |" in first) == option.first
+            assert (f"\n| `{option.name}` |" in rest) != option.first
+        assert 5 <= first.count("\n| `") <= 8
 
 
 # On a window of 1280 pixels: what the two columns beside an article leave, and how wide a letter and a cell's edge are.
