@@ -22,10 +22,10 @@ from spark_timely.cli.answers import keys_of, names_of, print_rows, rows_of, spa
 from spark_timely.cli.output import Console
 from spark_timely.cli.parser import Run
 from spark_timely.cli.verbs import storage_options
+from spark_timely.compute.drive.directory import Directory
 from spark_timely.compute.drive.handle import Handle
-from spark_timely.compute.drive.place import Place
 from spark_timely.compute.drive.requests import Requests
-from spark_timely.compute.drive.working import Working
+from spark_timely.compute.drive.runtime import Runtime
 from spark_timely.compute.introspection import RELATIONS
 from spark_timely.errors import InvalidOptionError, MissingError, WaitTimeoutError, shown
 from spark_timely.log.store.storage import normal_path
@@ -64,15 +64,15 @@ def _starts(options: argparse.Namespace) -> dict[str, int]:
     return found
 
 
-def _place(options: argparse.Namespace) -> Place:
-    return Place(options.directory, storage_options(options) or {})
+def _directory(options: argparse.Namespace) -> Directory:
+    return Directory(options.directory, storage_options(options) or {})
 
 
 @contextmanager
 def _following(options: argparse.Namespace) -> Iterator[Handle]:
     """Follow the instance, without Spark."""
     handle = Handle(
-        options.directory, Working(_no_tasks, _no_files), read_only=True, storage_options=storage_options(options)
+        options.directory, Runtime(_no_tasks, _no_files), read_only=True, storage_options=storage_options(options)
     )
     try:
         yield handle
@@ -143,11 +143,11 @@ def _logs(options: argparse.Namespace, name: str) -> dict[str, str]:
 
 
 def _ask(verb: str, arguments: Mapping[str, object], options: argparse.Namespace, console: Console) -> bool:
-    place = _place(options)
-    place.check("ask", create=False)
+    directory = _directory(options)
+    directory.check("ask", create=False)
     done, warnings = True, list[str]()
     try:
-        warnings = Requests(place).ask(verb, arguments, timeout_s=options.timeout.seconds)
+        warnings = Requests(directory).ask(verb, arguments, timeout_s=options.timeout.seconds)
     except WaitTimeoutError:
         done = False  # it stays, and is no failure: it is done when a process runs the instance
     if console.json_mode:

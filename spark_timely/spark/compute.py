@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from spark_timely.compute.drive.directory import Directory
 from spark_timely.compute.drive.handle import Handle
-from spark_timely.compute.drive.place import Place
-from spark_timely.compute.drive.working import Working
+from spark_timely.compute.drive.runtime import Runtime
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.errors import InvalidUsageError, TimelyError, shown
 from spark_timely.log.arguments import seconds_of
@@ -130,7 +130,7 @@ class ComputeInstance(Handle):
         self._looks = not read_only
         self._jobs = Jobs(spark, path, new_session=new_session, check=self._look_at, on_renewed=self._try_again)
         self._tasks: dict[str, SparkTasks] = {}
-        working = Working(
+        runtime = Runtime(
             self._tasks_of,
             catalog_of,
             copy=self._copy,
@@ -143,7 +143,7 @@ class ComputeInstance(Handle):
         try:
             super().__init__(
                 path,
-                working,
+                runtime,
                 read_only=read_only,
                 moved=moved,
                 adopts=adopts,
@@ -174,14 +174,14 @@ class ComputeInstance(Handle):
         self._jobs.use(spark)
         self._driver.try_again()
 
-    def _check(self, place: Place) -> None:
+    def _check(self, directory: Directory) -> None:
         """Refuse to take the instance over where the executors see other storage."""
         self._looks = True
-        self._jobs.run("check", lambda spark: _check_storage(spark, place), again=True)
+        self._jobs.run("check", lambda spark: _check_storage(spark, directory), again=True)
 
     def _look_at(self, spark: SparkSession) -> None:
         if self._looks:
-            _check_storage(spark, self.place)
+            _check_storage(spark, self.directory)
 
     def _try_again(self) -> None:
         driver = getattr(self, "_driver", None)
@@ -212,7 +212,7 @@ class ComputeInstance(Handle):
                 folder,
                 as_of=as_of,  # type: ignore[arg-type]
                 format=str(details.get("format", "parquet")),  # type: ignore[arg-type]
-                storage_options=self.place.options(path) or None,
+                storage_options=self.directory.options(path) or None,
             )
 
         return self._jobs.run("copies", copy, fresh=True)
@@ -234,7 +234,7 @@ class ComputeInstance(Handle):
         InvalidUsageError
             If the time is no number of seconds, or it is called in `on_response`.
         """
-        wait_s = seconds_of(f"could not close the instance in {self.place.directory!r}", "timeout_s", timeout_s)
+        wait_s = seconds_of(f"could not close the instance in {self.directory.path!r}", "timeout_s", timeout_s)
         closed = threading.Event()
 
         def interrupt() -> None:
@@ -243,7 +243,7 @@ class ComputeInstance(Handle):
             left = self._jobs.interrupt()
             if left:
                 names = ", ".join(sorted(map(repr, left)))
-                _log.warning("the instance in %r is closed; jobs of Spark still run: %s", self.place.directory, names)
+                _log.warning("the instance in %r is closed; jobs of Spark still run: %s", self.directory.path, names)
 
         waiting = threading.Thread(target=interrupt, name="spark_timely-close", daemon=True)
         waiting.start()
@@ -267,14 +267,14 @@ def _retained(length: Duration, log: Log, consumer: str) -> RetainedPosition:
     return RetainedPosition(partial(open_log, log.path, storage_options=log.storage_options or None), consumer, length)
 
 
-def _check_storage(spark: SparkSession, place: Place) -> None:
+def _check_storage(spark: SparkSession, directory: Directory) -> None:
     """Refuse a session whose executors find another log where the instance has its commands.
 
     Raises
     ------
     InvalidUsageError
     """
-    path, options = place.commands, dict(place.storage_options)
+    path, options = directory.commands, dict(directory.storage_options)
     mine = open_log(path, storage_options=options or None).log_id
 
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -288,7 +288,7 @@ def _check_storage(spark: SparkSession, place: Place) -> None:
     (row,) = spark.range(1).mapInArrow(for_task(look), "found string").collect()
     if row["found"] != mine:
         msg = (
-            f"could not run the instance in {place.directory!r}: found that Spark's executors see "
+            f"could not run the instance in {directory.path!r}: found that Spark's executors see "
             f"{shown(row['found'])} there, this process sees log {mine!r}"
         )
         raise InvalidUsageError(msg, hint="give a path that is the same storage for this process and for Spark")

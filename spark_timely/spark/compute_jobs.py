@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyspark.errors import PySparkException
 
-from spark_timely.compute.drive.working import SESSION_LOST
+from spark_timely.compute.drive.runtime import SESSION_LOST
 from spark_timely.dataflow.engine.outputs import pause_s
 from spark_timely.errors import CanceledError, InvalidUsageError, OperatorError, described
 from spark_timely.masking import masked_logger

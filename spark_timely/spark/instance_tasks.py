@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from spark_timely.compute.drive.working import ReadyTask, TaskRequest
+from spark_timely.compute.drive.runtime import ReadyTask, TaskRequest
 from spark_timely.continual.body import SqlBody
 from spark_timely.continual.plan import deletes, newest
 from spark_timely.errors import InvalidUsageError
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 
 class InstanceTasks:
-    """Makes the continual tasks of one instance ready: a `spark_timely.compute.drive.working.TaskBodies`.
+    """Makes the continual tasks of one instance ready: a `spark_timely.compute.drive.runtime.TaskBodies`.
 
     Parameters
     ----------

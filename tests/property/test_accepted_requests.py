@@ -31,11 +31,10 @@ import pytest
 
 from spark_timely.answers import named
 from spark_timely.compute.command_log import CommandLog
-from spark_timely.compute.drive import subscribes
+from spark_timely.compute.drive import runners, subscribes
 from spark_timely.compute.drive.handle import Handle
-from spark_timely.compute.drive.hosted import Hosted
 from spark_timely.compute.drive.requests import Requests
-from spark_timely.compute.drive.retaining import ImportRetainers
+from spark_timely.compute.drive.retention import ImportRetainers
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.errors import OperatorError, SinceViolationError, StorageError, TimelyError, WaitTimeoutError
 from spark_timely.log import Log
@@ -45,7 +44,7 @@ from spark_timely.log.retention import _RetentionAttempt
 from spark_timely.time.text import parse_duration
 from tests.faults.harness import long_lane, seed_of_run, tell
 from tests.unit.compute.bodies import COPIES, Stand
-from tests.unit.compute.instances import TOTALS, handle, orders, working
+from tests.unit.compute.instances import TOTALS, handle, orders, runtime
 from tests.unit.compute.test_drive_edges import wait_until
 
 pytestmark = pytest.mark.timeout(3600)
@@ -188,7 +187,8 @@ def _places(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     _around(monkeypatch, ImportRetainers, "_retained", "begin", "decided", lambda _, entry, *__: entry.path)
     _around(monkeypatch, _RetentionAttempt, "put", "commit", None, lambda attempt: attempt.states.store.path)
     _around(monkeypatch, CommandLog, "store", "store", "stored", lambda *_: None)
-    _around(monkeypatch, Hosted, "step", "step", None, lambda *_: None)
+    for kind in (runners._OperatorRunner, runners._TaskRunner):
+        _around(monkeypatch, kind, "step", "step", None, lambda *_: None)
     _around(monkeypatch, subscribes._Reading, "read", "read", None, lambda *_: None)
     monkeypatch.setattr(Handle, "_take_requests", lambda _: None)
     # At these two the thread is not the one that asks.
@@ -221,7 +221,7 @@ def _retained(log: Log, consumer: str) -> RetainedPosition:
 
 
 def started(folder: Path, **options: Any) -> Handle:
-    return handle(folder, working=working(retain=_retained, copy=_copied, task_bodies=Stand()), **options)
+    return handle(folder, runtime=runtime(retain=_retained, copy=_copied, task_bodies=Stand()), **options)
 
 
 def killed(instance: Handle) -> None:
@@ -263,7 +263,7 @@ def ask(instance: Handle, race: Race, folder: Path) -> Any:
             given: dict[str, Any] = {"id": name, "query": query, "imports": imports, "as_of": AS_OF}
             if verb == "continual_task":
                 given = {"id": name, "query": COPIES, "inputs": imports, "as_of": AS_OF}
-            requests = Requests(instance.place)
+            requests = Requests(instance.directory)
             with pytest.raises(WaitTimeoutError):
                 requests.ask(verb, given | ({"into": str(folder / "out")} if verb == "maintain" else {}), timeout_s=0)
             take(instance)
@@ -272,7 +272,7 @@ def ask(instance: Handle, race: Race, folder: Path) -> Any:
 
 def take(instance: Handle) -> None:
     """Take the requests of other processes, and raise what the answer says."""
-    requests = Requests(instance.place)
+    requests = Requests(instance.directory)
     requests.take(instance)
     for name in requests._storage.names():
         if name.endswith(".answer"):
@@ -303,14 +303,14 @@ def written(instance: Handle, race: Race) -> tuple[int, pa.Table]:
     number = driver.instance.collection("it").run
 
     def is_over() -> bool:
-        return not instance.frontier("it").less_equal((END,)) or "since=" in driver.context.errors.get(number, "")
+        return not instance.frontier("it").less_equal((END,)) or "since=" in driver.state.errors.get(number, "")
 
     wait_until(is_over)
-    failed = driver.context.errors.get(number, "")
+    failed = driver.state.errors.get(number, "")
     if failed:
         raise SinceViolationError(failed, hint="read", since="")
     (as_of,) = driver.instance.collection("it").as_of.elements[0]
-    path = driver.facts.path_of("it")
+    path = driver.state.path_of("it")
     assert path is not None
     log = open_log(path)
     return as_of, log.messages()

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_timely.compute.drive.place import Place
+from spark_timely.compute.drive.directory import Directory
 from spark_timely.compute.drive.requests import Requests
 from spark_timely.interop.exporting import WholeFiles
 from spark_timely.log.store.cloud import open_storage
@@ -62,7 +62,7 @@ def _requests(folder: Path, names: set[str]) -> set[str]:
     """What is left of requests, and answers of a day ago."""
     (folder / "requests").mkdir()
     fill(folder / "requests", names)
-    requests = Requests(Place(str(folder)))
+    requests = Requests(Directory(str(folder)))
     requests._sweep(requests._storage.names())
     return left_in(folder / "requests") - {"."}
 

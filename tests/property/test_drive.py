@@ -21,13 +21,11 @@ from spark_timely.answers.peek import peek
 from spark_timely.compute.command import AllowCompaction, CreateDataflow, Schedule
 from spark_timely.compute.command_log import CommandLog
 from spark_timely.compute.drive import driver as drivers
-from spark_timely.compute.drive import peeks, subscribes, upkeep
-from spark_timely.compute.drive.batches import Batches
-from spark_timely.compute.drive.folders import folders_of
+from spark_timely.compute.drive import folders, peeks, subscribes
 from spark_timely.compute.drive.handle import Handle
-from spark_timely.compute.drive.hosted import Hosted
-from spark_timely.compute.drive.hosting import Hosting
-from spark_timely.compute.drive.upkeep import Upkeep
+from spark_timely.compute.drive.runners import Runner
+from spark_timely.compute.drive.subscribes import Batches
+from spark_timely.compute.drive.worker import Worker
 from spark_timely.compute.history import Row
 from spark_timely.compute.instance import Instance
 from spark_timely.compute.ledger import commands_of
@@ -463,13 +461,13 @@ def _indexes_forget_all_that_is_complete(patch: Patch) -> None:
 
 
 def _subscribe_begins_again_with_each_engine(patch: Patch) -> None:
-    inner = Hosting.let_go
+    inner = Worker.let_go
 
-    def let_go(self: Hosting, number: int, *, dropped: bool = False) -> None:
+    def let_go(self: Worker, number: int, *, dropped: bool = False) -> None:
         inner(self, number, dropped=dropped)
-        self._on_moved.__self__._there.clear()  # type: ignore[attr-defined]
+        self._on_failed.__self__._subscribes._there.clear()  # type: ignore[attr-defined]
 
-    patch.setattr(Hosting, "let_go", let_go)
+    patch.setattr(Worker, "let_go", let_go)
     own = subscribes.subscribe
 
     def begins(path: str, *, resume_from: object = None, **more: Any) -> Any:
@@ -489,23 +487,23 @@ def _follower_takes_nothing_up(patch: Patch) -> None:
 
 
 def _what_is_used_is_swept(patch: Patch) -> None:
-    patch.setattr(upkeep, "_GONE_S", 0.0)
+    patch.setattr(folders, "_GONE_S", 0.0)
     patch.setattr(drivers, "_UPKEEP_S", 0.0)
 
-    def delete(self: Upkeep, **_: object) -> None:
-        place = self._context.place
-        for name in folders_of(place):
-            shutil.rmtree(f"{place.collections}/{name}", ignore_errors=True)
+    def delete(self: folders.Folders, **_: object) -> None:
+        directory = self._state.directory
+        for name in directory.folders():
+            shutil.rmtree(f"{directory.collections}/{name}", ignore_errors=True)
 
-    patch.setattr(Upkeep, "delete", delete)
+    patch.setattr(folders.Folders, "delete", delete)
 
 
 def _uppers_are_stated_ahead(patch: Patch) -> None:
-    patch.setattr(Hosted, "uppers", lambda self: dict.fromkeys(self._out, _ahead(self)))
+    patch.setattr(Runner, "uppers", lambda self: dict.fromkeys(self.outputs, _ahead(self)))
 
 
-def _ahead(hosted: Hosted) -> Antichain:
-    found = [each for each in hosted.upper_of_imports.values() if not each.is_empty]
+def _ahead(runner: Runner) -> Antichain:
+    found = [each for each in runner.upper_of_imports.values() if not each.is_empty]
     return Antichain.of(max([each.elements[0][0] for each in found], default=0) + 1)
 
 

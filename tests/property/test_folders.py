@@ -26,16 +26,16 @@ import pytest
 
 from spark_timely.compute.command_log import CommandLog, Judgement
 from spark_timely.compute.drive import driver as drivers
-from spark_timely.compute.drive import folders, upkeep
+from spark_timely.compute.drive import folders
 from spark_timely.compute.drive.handle import Handle
-from spark_timely.compute.drive.went_back import Consent
+from spark_timely.compute.drive.recovery import Consent
 from spark_timely.compute.ledger import Ledger, Mark
 from spark_timely.errors import InvalidUsageError, OwnershipError, RolledBackError, TimelyError
 from spark_timely.log.log import create_log, forget_logs, open_log
 from spark_timely.log.store import delta
 from spark_timely.log.store.storage import FileStorage
 from tests.faults.harness import long_lane, tell
-from tests.unit.compute.instances import SCHEMA, append, orders, working
+from tests.unit.compute.instances import SCHEMA, append, orders, runtime
 
 Patch = pytest.MonkeyPatch
 
@@ -183,8 +183,8 @@ class Story:
     def open(self, **options: Any) -> Manual:
         forget_logs()
         self.process.dead = False
-        made = Manual(str(self.directory), working(), **options)
-        self.instance_id = made._driver.context.commands.instance
+        made = Manual(str(self.directory), runtime(), **options)
+        self.instance_id = made._driver.state.commands.instance
         return made
 
     def stop(self, *, clean: bool) -> None:
@@ -195,7 +195,7 @@ class Story:
             return
         if not clean:
             self.process.dead = True
-        instance._driver._hosting.workers.shutdown(wait=True)
+        instance._driver.worker.threads.shutdown(wait=True)
         with suppress(Killed):
             instance.close()
         if not clean:  # what follows a subscription lets its retainer go once nobody has it any more
@@ -278,7 +278,7 @@ class Story:
             self.instance.index(id_, query, imports=imports, key="k")
         else:
             self.instance.maintain(id_, query, str(self.folder / f"out-{id_}"), imports=imports)
-        path = self.instance._driver.facts.path_of(id_)
+        path = self.instance._driver.state.path_of(id_)
         assert path is not None
         self.now.alive[id_] = os.path.basename(path) if "/collections/" in path else path
         self.now.reads[id_] = source
@@ -470,18 +470,18 @@ class Story:
     def settle(self) -> None:
         """Know what became of what a process did when it ended."""
         assert self.instance is not None
-        exports = self.instance._driver.facts.exports()
+        exports = self.instance._driver.state.exports()
         for id_ in [id_ for id_ in self.now.alive if id_ not in exports]:
             assert self.now.alive[id_] in self.unsure, f"{id_} is not known any more"
             self.has_dropped(id_)
         for id_ in exports.keys() - self.now.alive.keys():
-            path = self.instance._driver.facts.path_of(id_)
+            path = self.instance._driver.state.path_of(id_)
             assert path is not None
             self.now.alive[id_] = os.path.basename(path) if "/collections/" in path else path
             source = next(
                 (
                     each.dataflow.own_imports[0]
-                    for each in self.instance._driver.context.runs()
+                    for each in self.instance._driver.state.runs()
                     if id_ in each.dataflow.export_ids and each.dataflow.own_imports
                 ),
                 None,
@@ -501,7 +501,7 @@ class Story:
         self.start()
         with pytest.raises(OwnershipError):
             old.turn(3)
-        old._driver._hosting.workers.shutdown(wait=True)
+        old._driver.worker.threads.shutdown(wait=True)
         old.close()
 
     def back_up(self) -> None:
@@ -655,8 +655,8 @@ def tree(path: Path) -> object:
 def tell_story(folder: Path, seed: int, n_steps: int) -> None:
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(upkeep, "_GONE_S", 0.0)
-        patch.setattr(upkeep, "_AGAIN_S", 0.0)
+        patch.setattr(folders, "_GONE_S", 0.0)
+        patch.setattr(folders, "_AGAIN_S", 0.0)
         patch.setattr(drivers, "_UPKEEP_S", 0.0)
         before = threading.excepthook
         patch.setattr(threading, "excepthook", lambda given: given.exc_type is Killed or before(given))
@@ -683,14 +683,14 @@ def test_only_what_the_history_dropped_is_deleted(tmp_path: Path, first: int) ->
 
 
 def _unknown_folders_are_swept(patch: Patch) -> None:
-    inner = upkeep.Upkeep.sweep
+    inner = folders.Folders.sweep
 
-    def sweep(self: upkeep.Upkeep, **more: Any) -> None:
-        unknown = folders.unknown_of(self._context.place, self.used(), self._context.ledger)
-        self._context.ledger = self._context.ledger.put(*(Mark(name, "asked") for name in unknown))
+    def sweep(self: folders.Folders, **more: Any) -> None:
+        unknown = self.unknown(self._state.ledger)
+        self._state.ledger = self._state.ledger.put(*(Mark(name, "asked") for name in unknown))
         inner(self, **more)
 
-    patch.setattr(upkeep.Upkeep, "sweep", sweep)
+    patch.setattr(folders.Folders, "sweep", sweep)
 
 
 def _older_command_log_is_taken(patch: Patch) -> None:
@@ -698,7 +698,7 @@ def _older_command_log_is_taken(patch: Patch) -> None:
 
 
 def _drop_leaves_no_mark(patch: Patch) -> None:
-    patch.setattr(drivers.Driver, "_marks_of", lambda *_, **__: [])
+    patch.setattr(folders.Folders, "marks_of", lambda *_, **__: [])
 
 
 def _id_is_not_compared(patch: Patch) -> None:

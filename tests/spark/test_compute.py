@@ -82,7 +82,7 @@ def test_session_that_sees_other_storage_is_refused(
 
 def _created(spark: SparkSession, folder: Path) -> Any:
     with ComputeInstance(spark, str(folder / "instance")) as instance:
-        return instance.place
+        return instance.directory
 
 
 def test_peek_and_copy_say_that_the_session_was_stopped(spark: SparkSession, tmp_path: Path) -> None:

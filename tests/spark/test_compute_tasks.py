@@ -147,7 +147,7 @@ def test_what_spark_refuses_changes_nothing(spark: SparkSession, tmp_path: Path,
     with ComputeInstance(spark, str(tmp_path / "instance")) as instance:
 
         def written() -> list[tuple[int, str]]:
-            return CommandLog.at(instance.place.commands, create=False).rows()
+            return CommandLog.at(instance.directory.commands, create=False).rows()
 
         before = written()
         for body, told in (

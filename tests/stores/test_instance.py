@@ -23,10 +23,10 @@ import pytest
 from spark_timely.answers.peek import peek
 from spark_timely.cli import main
 from spark_timely.compute.command_log import CommandLog
-from spark_timely.compute.drive import driver, handle, hosting, requests, subscribes, upkeep, watching
-from spark_timely.compute.drive.batches import Batches
+from spark_timely.compute.drive import driver, folders, handle, requests, subscribes, worker
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.requests import Requests
+from spark_timely.compute.drive.subscribes import Batches
 from spark_timely.compute.response import SubscribeBatch
 from spark_timely.errors import (
     OperatorError,
@@ -41,7 +41,7 @@ from spark_timely.log.store.cloud import open_storage
 from tests.faults.harness import seed_of_run, tell, wait_until
 from tests.stores.conftest import Place
 from tests.stores.proxy import Plan, Rule
-from tests.unit.compute.instances import SCHEMA, TOTALS, append, rows, working
+from tests.unit.compute.instances import SCHEMA, TOTALS, append, rows, runtime
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -104,7 +104,7 @@ class World:
             "options_of": {self.far: self.direct, self.out: self.direct},
             **options,
         }
-        return Handle(self.directory, given.pop("working", None) or working(), **given)
+        return Handle(self.directory, given.pop("runtime", None) or runtime(), **given)
 
     def files(self, folder: str = "") -> Iterator[str]:
         """Give the paths of all files of the instance."""
@@ -120,7 +120,7 @@ class World:
 
 def look_every(monkeypatch: pytest.MonkeyPatch, pause_s: float) -> None:
     """Have logs and requests in stores looked at less seldom, or never."""
-    for module in (driver, hosting, subscribes, watching):
+    for module in (driver, subscribes, worker):
         monkeypatch.setattr(module, "FAR_POLL_S", pause_s)
     monkeypatch.setattr(handle, "_FAR_REQUESTS_S", pause_s)
     monkeypatch.setattr(requests, "_FAR_POLL_S", pause_s)
@@ -139,7 +139,7 @@ def world(place: Place, tmp_path: Path) -> World:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have what was dropped deleted at the next look."""
-    monkeypatch.setattr(upkeep, "_GONE_S", 0.0)
+    monkeypatch.setattr(folders, "_GONE_S", 0.0)
 
 
 def until(batches: Batches, upper: int) -> list[SubscribeBatch]:
@@ -228,7 +228,7 @@ def test_copy_of_a_collection_in_a_store(world: World) -> None:
         pq.write_table(found, f"{folder}/part.parquet")
         return found.num_rows
 
-    with world.open(working=working(copy=copied)) as instance:
+    with world.open(runtime=runtime(copy=copied)) as instance:
         filled(world, instance)
         instance.await_frontier("far", 3)
         assert instance.copy_to("far", str(world.folder / "copy")) == 2
@@ -435,7 +435,7 @@ def test_credentials_are_in_nothing_that_is_written_or_said(
         filled(world, instance)
         for id_ in ("far", "near", "out"):
             instance.await_frontier(id_, 3)
-        said += [repr(each) for each in (instance, instance.place, instance._driver, instance._requests)]
+        said += [repr(each) for each in (instance, instance.directory, instance._driver, instance._requests)]
         said += [instance.why("out"), *(str(instance.show(name)) for name in ("exports", "errors", "hydration"))]
     storage = open_storage(world.directory, world.direct)
     paths = list(world.files())
@@ -514,7 +514,7 @@ def test_store_that_is_away_for_a_while_ends_nothing(world: World, fault: str) -
             follower.await_frontier(id_, 3)
         batches, followed = leader.subscribe("far"), follower.subscribe("far")
         found, seen = until(batches, 4), until(followed, 4)
-        before = CommandLog.at(leader.place.commands, storage_options=world.direct, create=False).rows()
+        before = CommandLog.at(leader.directory.commands, storage_options=world.direct, create=False).rows()
         with world.place.proxy.breaking(Rule(fault)):
             world.move((4, 1, 1, 7), upper=5)
             with pytest.raises(StorageError):
@@ -531,7 +531,7 @@ def test_store_that_is_away_for_a_while_ends_nothing(world: World, fault: str) -
         for id_ in ("far", "near", "out"):
             follower.await_frontier(id_, 4)
         check(world, follower, 4)
-        after = CommandLog.at(leader.place.commands, storage_options=world.direct, create=False).rows()
+        after = CommandLog.at(leader.directory.commands, storage_options=world.direct, create=False).rows()
         assert after == before
         leader.configure(hydration_limit=2)
         leader.index("more", TOTALS, imports={"orders": world.near})
@@ -556,7 +556,7 @@ def test_news_that_could_not_be_read_is_not_lost_to_a_follower(world: World) -> 
 @MOTO
 def test_request_is_answered_after_an_outage(world: World) -> None:
     with world.open() as instance:
-        asking = Requests(instance.place)
+        asking = Requests(instance.directory)
         instance.index("near", TOTALS, imports={"orders": world.near}, key="k")
         done: list[object] = []
 

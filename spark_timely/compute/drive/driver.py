@@ -1,4 +1,4 @@
-"""What drives an instance: it keeps the command log, runs the dataflows, answers peeks, and states what it sees.
+"""The driver of an instance: it keeps the command log, runs the dataflows, answers peeks, and states what it sees.
 
 The instance itself is `spark_timely.compute.instance`, and decides; this does. Whoever has a session of Spark hands
 over how tasks are run and copies made. Steps run in threads, one per dataflow at a time; all else runs in turns, under
@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import time as monotonic
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -42,40 +43,34 @@ from spark_timely.compute.command import (
     UpdateConfiguration,
 )
 from spark_timely.compute.command_log import CommandLog
-from spark_timely.compute.drive.context import FAR_POLL_S, Context, may_pass
-from spark_timely.compute.drive.copies import Copies
-from spark_timely.compute.drive.facts import Facts
-from spark_timely.compute.drive.folders import folders_of, states_of, unknown_of
-from spark_timely.compute.drive.following import follow
-from spark_timely.compute.drive.hosted import Hosted, passed_import
-from spark_timely.compute.drive.hosting import Hosting
-from spark_timely.compute.drive.peeks import Peeks
-from spark_timely.compute.drive.place import Place, check_described
-from spark_timely.compute.drive.relations import Relations
-from spark_timely.compute.drive.resuming import (
-    as_of_of_new,
-    is_of_another,
-    may_forget,
+from spark_timely.compute.drive.directory import Directory, check_described
+from spark_timely.compute.drive.folders import Folders
+from spark_timely.compute.drive.peeks import Copies, Peeks
+from spark_timely.compute.drive.recovery import (
+    Consent,
+    check_commands_there,
+    follow,
+    judged,
     resumed,
     uppers_of,
     without_too_much,
 )
-from spark_timely.compute.drive.retaining import Accepted, ImportRetainers, Wanted
+from spark_timely.compute.drive.relations import Relations
+from spark_timely.compute.drive.retention import Accepted, Compaction, ImportRetainers, Wanted, may_forget
+from spark_timely.compute.drive.runners import Runner, passed_import, runner_of
+from spark_timely.compute.drive.state import FAR_POLL_S, State, may_pass
 from spark_timely.compute.drive.subscribes import Subscribes
-from spark_timely.compute.drive.upkeep import Upkeep
-from spark_timely.compute.drive.watching import Watches
-from spark_timely.compute.drive.went_back import Consent, check_commands_there, judged
+from spark_timely.compute.drive.worker import Worker
 from spark_timely.compute.history import reduced, rows_of
 from spark_timely.compute.instance import Running
 from spark_timely.compute.introspection import RELATIONS
-from spark_timely.compute.ledger import FOLDER, Ledger, Mark, commands_of
+from spark_timely.compute.ledger import Ledger, commands_of
 from spark_timely.compute.plan import TaskNode, parse_plan
 from spark_timely.compute.session import DEFAULTS
 from spark_timely.dataflow.engine.outputs import pause_s
 from spark_timely.errors import (
     InvalidOptionError,
     InvalidUsageError,
-    MissingError,
     OwnershipError,
     SinceViolationError,
     StorageError,
@@ -86,8 +81,7 @@ from spark_timely.masking import masked_logger
 from spark_timely.time.domain import TimeDomain, TimeType
 
 if TYPE_CHECKING:
-    from spark_timely.compute.drive.folders import FolderState
-    from spark_timely.compute.drive.working import Working
+    from spark_timely.compute.drive.runtime import Runtime
     from spark_timely.compute.response import Response
     from spark_timely.log.log import Log
     from spark_timely.time.antichain import Antichain
@@ -112,8 +106,8 @@ class Driver:
 
     Parameters
     ----------
-    place : Place
-    working : Working
+    directory : Directory
+    runtime : Runtime
     read_only : bool
         Whether it only follows: it answers from what another start writes, until it takes over (`allow_writes`).
     moved : bool
@@ -128,8 +122,8 @@ class Driver:
 
     def __init__(
         self,
-        place: Place,
-        working: Working,
+        directory: Directory,
+        runtime: Runtime,
         *,
         read_only: bool = False,
         moved: bool = False,
@@ -138,31 +132,21 @@ class Driver:
         now: Callable[[], float] = monotonic.monotonic,
     ) -> None:
         create = create and not read_only
-        place.check("follow" if read_only else "run", create=create)
+        directory.check("follow" if read_only else "run", create=create)
         if create:
-            check_commands_there(place, consent)
-        commands = CommandLog.at(place.commands, storage_options=place.storage_options or None, create=create)
-        self.context = Context(place, working, commands, now, follows=read_only)
-        self.place, self.instance, self.wake = place, self.context.instance, self.context.wake
-        self._now, self._lock, self._commands = now, self.context.lock, commands
+            check_commands_there(directory, consent)
+        commands = CommandLog.at(directory.commands, storage_options=directory.storage_options or None, create=create)
+        self.state = State(directory, runtime, commands, now, follows=read_only)
+        self.directory, self.instance, self.wake = directory, self.state.instance, self.state.wake
+        self._now, self._lock, self._commands = now, self.state.lock, commands
         self._moved, self._consent = moved, consent
-        self.owner = uuid.uuid4().hex
-        hosted = self._hosted = dict[int, Hosted]()
-        self.facts = Facts(self.context, hosted)
-        self._watches = Watches(self.context)
-        self._peeks = Peeks(self.context, self._watches, hosted)
-        self._subscribes = Subscribes(self.context, hosted)
-        self._hosting = Hosting(
-            self.context,
-            self._watches,
-            hosted,
-            on_moved=self._subscribes.moved,
-            on_failed=self._fail,
-            on_dropped=self._forget,
-        )
-        self._copies = Copies(self.context, hosted, self._hosting.workers)
-        self._relations = Relations(self.context, self._hosting.workers)
-        self._upkeep = Upkeep(self.context, hosted, self._store)
+        self._owner = uuid.uuid4().hex
+        worker = self.worker = Worker(self.state, on_failed=self._fail, on_dropped=self._forget)
+        self.peeks = Peeks(self.state, worker)
+        self._subscribes, self._copies = Subscribes(self.state, worker), Copies(self.state, worker)
+        self._relations = Relations(self.state, worker.threads)
+        self.folders = Folders(self.state, worker, self._store)
+        self._compaction = Compaction(self.state)
         self._retainers = ImportRetainers(commands.instance)
         # By the number of the dataflow: what is retained for it, as long as it does not do that by itself.
         self._accepted: dict[int, Accepted] = {}
@@ -181,43 +165,40 @@ class Driver:
 
     def _begin(self) -> None:
         """Take the command log over, and do what it says; or follow it."""
-        if not self.context.follows:
+        if not self.state.follows:
             self._take_over()
         # Reduced: of an id that was dropped and given again, only what is there now.
         self._begin_session(list(reduced(commands_of(self._commands.rows()))))
-        if not self.context.follows:
+        if not self.state.follows:
             self._store()
-            self._upkeep.begin()
+            self.folders.begin()
 
     def _take_over(self) -> None:
-        if self.context.working.check is not None:
-            self.context.working.check(self.place)  # refused: whoever maintains it continues
-        judge = partial(judged, self.place, self._commands.instance, self._consent)
+        if self.state.runtime.check is not None:
+            self.state.runtime.check(self.directory)  # refused: whoever maintains it continues
+        judge = partial(judged, self.directory, self._commands.instance, self._consent)
         fence = self._commands.take_over(judge=judge, moved=self._moved)
-        self.context.ledger = Ledger.read(self._commands.rows()).begun(fence.epoch)
-        self._hosting.around = replace(self._hosting.around, fence=fence)
-        self.context.follows = False
+        self.state.ledger = Ledger.read(self._commands.rows()).begun(fence.epoch)
+        self.state.follows = False
 
     def _begin_session(self, commands: list[Command]) -> None:
         """Hand the instance the commands of a session: those that last, and what this process has of its own."""
         found = [each for each in commands if not isinstance(each, CreateTimely | InitializationComplete)]
         created = next((each for each in found if isinstance(each, CreateInstance)), _NEW)
-        epoch = max(
-            self.instance.epoch + 1, 0 if self._hosting.around.fence is None else self._hosting.around.fence.epoch
-        )
-        for told in (CreateTimely(epoch, self.owner), created):
+        epoch = max(self.instance.epoch + 1, 0 if self.state.fence is None else self.state.fence.epoch)
+        for told in (CreateTimely(epoch, self._owner), created):
             self.instance.handle(told)
         session: list[Command] = []
         flows = [each.dataflow for each in found if isinstance(each, CreateDataflow)]
-        accepted = {} if self.context.follows else self._retain_unwritten(flows, self.context.readable())
-        chosen = resumed(self.context, flows)
-        for command in without_too_much(self.context, found, chosen.values()):  # one turn per command
+        accepted = {} if self.state.follows else self._retain_unwritten(flows, self.state.readable())
+        chosen = resumed(self.state, flows)
+        for command in without_too_much(self.state, found, chosen.values()):  # one turn per command
             if isinstance(command, CreateDataflow):
                 session.append(CreateDataflow(chosen[command.dataflow.export_ids]))
             elif not isinstance(command, CreateInstance | AllowWrites):
                 session.append(command)
         session.append(InitializationComplete())
-        if not self.context.follows:
+        if not self.state.follows:
             session.append(AllowWrites())
         for each in session:
             self.instance.handle(each)
@@ -233,7 +214,7 @@ class Driver:
         exports = {**readable} | {each.id: each for flow in dataflows for each in flow.exports}
         found = {}
         for flow in dataflows:  # one turn per dataflow
-            if uppers_of(self.context, flow):
+            if uppers_of(self.state, flow):
                 continue
             try:
                 wanted = self._wanted(flow, exports, as_of=None)
@@ -244,7 +225,7 @@ class Driver:
 
     def _keep_accepted(self, accepted: Mapping[tuple[str, ...], Accepted]) -> None:
         """Know what is retained for dataflows that are there by now, as of the time that was chosen."""
-        runs = {each.dataflow.export_ids: each for each in self.context.runs()}
+        runs = {each.dataflow.export_ids: each for each in self.state.runs()}
         for ids, each in accepted.items():  # one turn per dataflow that has not begun
             if ids not in runs:
                 self._retainers.end(each)
@@ -261,49 +242,30 @@ class Driver:
         if isinstance(root, TaskNode):
             # What is read as it is by then has no time; and a task whose output is there continues where that is.
             timeless = {name for name, how in root.reads if how == "newest"}
-            as_of = None if uppers_of(self.context, dataflow) else as_of
+            as_of = None if uppers_of(self.state, dataflow) else as_of
         found = []
         for each in dataflow.imports:  # one turn per import
-            path = self.place.source_of(each, exports)
-            found.append(Wanted(path, None if each.name in timeless else as_of, self.place.options(path)))
+            path = self.directory.source_of(each, exports)
+            found.append(Wanted(path, None if each.name in timeless else as_of, self.directory.options(path)))
         return found
 
     def try_again(self) -> None:
         """Try at once what failed and waits for its next try: the reason may be gone."""
         with self._lock:
-            self._hosting.try_again()
+            self.worker.try_again()
             self._subscribes.try_again()
             self.wake.set()
 
     def may_write(self) -> bool:
         """Return whether this start is open, and the one that writes."""
         with self._lock:
-            return not self._ended and self.error is None and not self.context.follows and self._commands.is_mine()
+            return not self._ended and self.error is None and not self.state.follows and self._commands.is_mine()
 
     # Commands ------------------------------------------------------------------------------------
 
-    @property
-    def read_only(self) -> bool:
-        """Whether it only follows what another start writes."""
-        return self.context.follows
-
-    def choose_as_of(self, dataflow: Dataflow) -> Dataflow:
-        """Return a dataflow that is to be created, with the latest as_of at which it can answer at once.
-
-        Raises
-        ------
-        SinceViolationError
-            If an import has forgotten what is needed.
-        LogMissingError
-            If one is not there.
-        """
-        with self._lock:
-            return dataflow.at(as_of_of_new(self.context, dataflow))
-
     def open_relation(self, id_: str) -> Log:
         """Return the log of a relation of the introspection: see `spark_timely.compute.drive.relations`."""
-        with self._lock:
-            self._check_open()
+        with self.opened():
             return self._relations.open(id_)
 
     def handle(self, command: Command, *more: Schedule) -> None:
@@ -332,29 +294,27 @@ class Driver:
         dataflow = command.dataflow
         with self._lock:
             self._check(command)
-            hosted, exports = self._check_dataflow(dataflow), self.context.readable()
+            runner, exports = self._check_dataflow(dataflow), self.state.readable()
         try:
             accepted = self._retainers.begin(self._wanted(dataflow, exports, dataflow.as_of), domain=dataflow.domain)
         except SinceViolationError as error:
-            hosted.end()
+            runner.end()
             raise passed_import(dataflow, str(error.context["path"]), str(error.context["since"])) from error
         except BaseException:
-            hosted.end()
+            runner.end()
             raise
         with self._lock:
             try:
                 self._check(command)
-                check_described(dataflow, self.place, self.context.exports())
+                check_described(dataflow, self.directory, self.state.exports())
                 self._do(command, *more)
             except BaseException:
                 self._retainers.end(accepted)
-                hosted.end()
+                runner.end()
                 raise
             number = self.instance.collection(dataflow.export_ids[0]).run
             self._accepted[number], self._warnings[number] = accepted, tuple(accepted.warnings)
-            self._hosting.checked = hosted
-            self._hosting.settle()  # its logs are there when this returns: others may import them
-            self._hosting.checked = None
+            self.worker.settle(runner)  # its logs are there when this returns: others may import them
         for warning in accepted.warnings:
             _log.warning("dataflow %r: %s", dataflow.name, warning)
 
@@ -367,29 +327,29 @@ class Driver:
             raise InvalidUsageError(msg, hint="open the instance again, or call allow_writes")
         if isinstance(command, UpdateConfiguration):
             _check_configuration(command.values)
-        if self.context.follows and self.instance.history.lasts(command):
+        if self.state.follows and self.instance.history.lasts(command):
             msg = f"could not take a command: found {type(command).__name__} in an instance that only follows"
             raise OwnershipError(msg, hint="send it to the instance that writes, or allow writes here")
 
     def _do(self, command: Command, *more: Schedule) -> None:
         """Write a command down if it lasts, and do it."""
-        history, exports = self.instance.history, self.context.exports() if isinstance(command, Peek) else {}
+        history, exports = self.instance.history, self.state.exports() if isinstance(command, Peek) else {}
         lasts = history.lasts(command)
         compacts = isinstance(command, AllowCompaction) and not command.frontier.is_empty
         if isinstance(command, AllowCompaction) and compacts:
-            command = replace(command, frontier=may_forget(self.context, command.id, command.frontier))
-        ledger = self.context.ledger.put(*self._marks_of(command, lasts=lasts))
+            command = replace(command, frontier=may_forget(self.state, command.id, command.frontier))
+        ledger = self.state.ledger.put(*self.folders.marks_of(command, lasts=lasts))
         if lasts and not compacts:
             self._commands.store([*ledger.rows(), *rows_of((*history.lasting(), command, *more))])
-        elif ledger.marks.keys() != self.context.ledger.marks.keys():
+        elif ledger.marks.keys() != self.state.ledger.marks.keys():
             self._commands.add(ledger.rows())
-        self.context.ledger = ledger
+        self.state.ledger = ledger
         for each in (command, *more):  # one turn per command
             self.instance.handle(each)
         if isinstance(command, Peek) and command.collection in exports:
             # Known from now on: it is answered also where the collection is dropped meanwhile.
-            path, flow = self.place.path_of(exports[command.collection]), self.context.writer_of(command.collection)
-            self._peeks.know(command, path, flow or "")
+            path, flow = self.directory.path_of(exports[command.collection]), self.state.dataflow_of(command.collection)
+            self.peeks.know(command, path, "" if flow is None else flow.name)
         self._store_due = self._store_due or lasts
         self.wake.set()
 
@@ -398,77 +358,45 @@ class Driver:
         with self._lock:
             return self._warnings.get(self.instance.collection(id_).run, ())
 
-    def _marks_of(self, command: Command, *, lasts: bool) -> list[Mark]:
-        """Return the marks of the folders that a command makes for a while, or drops (invariant 4)."""
-        place, exports = self.place, self.context.exports()
-        match command:
-            case CreateDataflow(dataflow) if not lasts:
-                names = (place.name_of(export) for export in dataflow.exports)
-                return [] if self.context.follows else [Mark(name, "passing") for name in names if name is not None]
-            case AllowCompaction(id_, frontier) if lasts and frontier.is_empty and id_ in exports:
-                name, path = place.name_of(exports[id_]), place.path_of(exports[id_])
-                return [] if name is None or path is None else [self._mark_of_dropped(id_, name, path)]
-        return []
-
-    def _mark_of_dropped(self, id_: str, folder: str, path: str) -> Mark:
-        """Return the mark of the folder of an export that is dropped: what another dataflow has written there stays."""
-        log = self._log_at(path)
-        if log is None:
-            return Mark(folder, "dropped")
-        stays = is_of_another(self.context, log, id_)
-        if stays:
-            _log.warning("folder %r of %r stays: another dataflow has written what is in it", folder, id_)
-        return Mark(folder, "left" if stays else "dropped", log.log_id)
-
-    def _log_at(self, path: str) -> Log | None:
-        """Return a log that is there, and can be looked at."""
-        try:
-            return self.context.opened(path)
-        except TimelyError as error:
-            _log.debug("log %r cannot be looked at: %s", path, error)
-            return None
-
-    def _check_dataflow(self, dataflow: Dataflow) -> Hosted:
-        """Refuse a dataflow that cannot run, before it is written down; return what it is hosted by."""
+    def _check_dataflow(self, dataflow: Dataflow) -> Runner:
+        """Refuse a dataflow that cannot run, before it is written down; return what is to run it."""
         running = Running(-1, dataflow, dataflow.export_ids, started=False, complete=False, uppers={})
-        there = self.context.exports()
-        check_described(dataflow, self.place, there)
+        there = self.state.exports()
+        check_described(dataflow, self.directory, there)
         for export in dataflow.exports:  # one turn per export
-            name = self.place.name_of(export)
-            if name in self.context.ledger.marks:
+            name = self.directory.name_of(export)
+            if name in self.state.ledger.marks:
                 msg = f"could not create dataflow {dataflow.name!r}: found folder {name!r}, which another one had"
-                raise InvalidUsageError(msg, hint="take one from Place.new_folder")
-        exports = self.context.readable() | {each.id: each for each in dataflow.exports}
-        hosted = Hosted(running, self._hosting.around, exports)
-        hosted.check_times()
-        if self.context.follows:
-            if hosted.written:
+                raise InvalidUsageError(msg, hint="take one from Directory.new_folder")
+        exports = self.state.readable() | {each.id: each for each in dataflow.exports}
+        runner = runner_of(running, self.state, exports)
+        runner.check_times()
+        if self.state.follows:
+            if runner.written:
                 msg = f"could not create dataflow {dataflow.name!r}: found an instance that only follows"
                 raise OwnershipError(msg, hint="subscribe to what is maintained as it is, or allow writes here")
-            return hosted
-        hosted.check()
-        return hosted
+            return runner
+        runner.check()
+        return runner
 
     def allow_writes(self) -> None:
         """Take over as the instance that writes, from whichever start did; there is no way back."""
-        with self._lock:
-            self._check_open()
-            if not self.context.follows:
+        with self.opened():
+            if not self.state.follows:
                 return
             commands = reduced(commands_of(self._commands.rows()))
-            readable = self.context.readable()
+            readable = self.state.readable()
         flows = [each.dataflow for each in commands if isinstance(each, CreateDataflow)]
         accepted = self._retain_unwritten(flows, readable)
-        with self._lock:
-            self._check_open()
+        with self.opened():
             try:
                 self._take_over()
             except BaseException:
                 self._retainers.end_all(but=self._accepted.values())
                 raise
             try:
-                self._hosting.host_again()  # to be written
-                follow(self.context, to_write=True)
+                self.worker.begin_again()  # to be written
+                follow(self.state, to_write=True)
                 self.instance.handle(AllowWrites())
                 self._store()
             except Exception as error:
@@ -481,69 +409,29 @@ class Driver:
 
     def write_down(self) -> None:
         """Write down at once what may be compacted, rather than within a second."""
-        with self._lock:
-            self._check_open()
-            if self._store_due and not self.context.follows:
+        with self.opened():
+            if self._store_due and not self.state.follows:
                 self._store()
 
     def _store(self, ledger: Ledger | None = None) -> None:
         """Write the history down, and another ledger where one is given."""
-        ledger = self.context.ledger if ledger is None else ledger
+        ledger = self.state.ledger if ledger is None else ledger
         self._commands.store([*ledger.rows(), *rows_of(self.instance.history.lasting())])
-        self.context.ledger, self._store_due = ledger, False
+        self.state.ledger, self._store_due = ledger, False
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Have the lock of an instance that has not ended."""
+        with self._lock:
+            self._check_open()
+            yield
 
     def _check_open(self) -> None:
         if self.error is not None:
             raise self.error
         if self._ended:
-            msg = f"could not use the instance in {self.place.directory!r}: found it closed"
+            msg = f"could not use the instance in {self.directory.path!r}: found it closed"
             raise InvalidUsageError(msg, hint="open it again")
-
-    # Folders -------------------------------------------------------------------------------------
-
-    def folders(self) -> list[FolderState]:
-        """Return what the folders of collections are."""
-        with self._lock:
-            self._check_open()
-            ledger = Ledger.read(self._commands.rows())
-            return states_of(self.place, self.context.exports().values(), ledger)
-
-    def unknown_folders(self) -> list[str]:
-        """Return the names of the folders that neither a command nor a mark names."""
-        with self._lock:
-            self._check_open()
-            return unknown_of(self.place, self._upkeep.used(), Ledger.read(self._commands.rows()))
-
-    def remove(self, name: str) -> None:
-        """Have a folder deleted that no collection has: as somebody named it, whatever is in it.
-
-        Raises
-        ------
-        MissingError
-            If there is none of that name.
-        InvalidUsageError
-            If a collection has it.
-        OwnershipError
-            If this start only follows.
-        """
-        with self._lock:
-            self._check_open()
-            what = f"could not remove folder {shown(name)} of the instance in {self.place.directory!r}"
-            if self.context.follows:
-                msg = f"{what}: found an instance that only follows"
-                raise OwnershipError(msg, hint="ask the process that writes, or allow writes here")
-            if not isinstance(name, str) or not FOLDER.fullmatch(name) or name not in folders_of(self.place):
-                msg = f"{what}: found none of this name"
-                raise MissingError(msg, hint="spark-timely instance DIR status folders lists them")
-            if name in self._upkeep.used():
-                msg = f"{what}: found that a collection has it"
-                raise InvalidUsageError(msg, hint="drop the collection")
-            log = self._log_at(f"{self.place.collections}/{name}")
-            ledger = self.context.ledger.put(Mark(name, "asked", None if log is None else log.log_id))
-            self._commands.add(ledger.rows())
-            self.context.ledger = ledger
-            self._upkeep.gone.pop(name, None)
-            self.wake.set()
 
     # Turns ---------------------------------------------------------------------------------------
 
@@ -555,8 +443,7 @@ class Driver:
         OwnershipError
             If another start took the instance over.
         """
-        with self._lock:
-            self._check_open()
+        with self.opened():
             if self._unreachable and self._now() < self._again_at:
                 return False, ()
             try:
@@ -567,7 +454,7 @@ class Driver:
                     self._retainers.end_all(but=self._lasting())
                     raise
                 if not self._unreachable:
-                    _log.warning("the instance in %r cannot be looked at: %s", self.place.directory, error)
+                    _log.warning("the instance in %r cannot be looked at: %s", self.directory.path, error)
                 self._unreachable += 1
                 self._again_at = self._now() + pause_s(self._unreachable)
                 return False, ()
@@ -582,17 +469,17 @@ class Driver:
         return not self._unreachable
 
     def _turn(self) -> tuple[bool, tuple[Response, ...]]:
-        if not self.context.follows:
-            self.context.check_held(within_s=FAR_POLL_S)
+        if not self.state.follows:
+            self.state.check_held(within_s=FAR_POLL_S)
         elif (version := self._commands.version(within_s=FAR_POLL_S)) != self._followed:
-            follow(self.context)
+            follow(self.state)
             self._followed = version  # not before: what failed on the way is taken up again
         before = self.instance.version
-        busy = self._hosting.look()
-        self._hosting.settle()
-        busy = self._hosting.collect() or busy
-        self._hosting.begin_steps()
-        self._peeks.answer()
+        busy = self.worker.look()
+        self.worker.settle()
+        busy = self.worker.collect() or busy
+        self.worker.begin_steps()
+        self.peeks.answer()
         busy = self._subscribes.give() or busy
         self._copies.make()
         self._let_go()
@@ -608,20 +495,20 @@ class Driver:
             if running is None or self._has_begun(running):
                 del self._accepted[number]
                 self._retainers.end(accepted)
-        if len(self._warnings) > len(self.context.runs()):
-            runs = {each.number for each in self.context.runs()}
+        if len(self._warnings) > len(self.state.runs()):
+            runs = {each.number for each in self.state.runs()}
             self._warnings = {number: each for number, each in self._warnings.items() if number in runs}
 
     def _has_begun(self, running: Running) -> bool:
         """Return whether a dataflow retains what it reads by itself, or needs nothing any more."""
-        hosted = self._hosted.get(running.number)
+        runner = self.worker.runners.get(running.number)
         left = [each for each in running.dataflow.exports if each.id in running.live]
         for export in left:  # one turn per export
             upper = running.uppers.get(export.id)
             is_done = upper is not None and upper.is_empty
             if export.kind == "copy-to":
                 is_done = self.instance.collection(export.id).hydrated
-            if is_done or (hosted is not None and hosted.has_taken_over):
+            if is_done or (runner is not None and runner.has_taken_over):
                 continue
             if export.kind != "subscribe" or not self._subscribes.has_begun(export.id, running.number):
                 return False
@@ -629,13 +516,13 @@ class Driver:
 
     def _fail(self, number: int, error: BaseException) -> None:
         """Answer those who wait for what a dataflow gives that has failed for good; peeks with the next look."""
-        self.context.failed[number] = error
+        self.state.failed[number] = error
         self._subscribes.fail(number, error)
         self._copies.fail(number, error)
 
     def _forget(self, export: Export, given_again: bool) -> None:  # noqa: FBT001 - as it is called
         """Let go of what was kept for an export that was dropped."""
-        self._upkeep.forget(export.id)
+        self._compaction.forget(export.id)
         if not given_again:
             self._subscribes.forget(export.id)
             self._copies.forget(export.id)
@@ -644,7 +531,7 @@ class Driver:
 
     def _keep_up(self) -> None:
         """Once a second: write down compactions, allow those of indexes, delete what was dropped."""
-        if self.context.follows or self._now() - self._upkeep_at < _UPKEEP_S:
+        if self.state.follows or self._now() - self._upkeep_at < _UPKEEP_S:
             return
         self._upkeep_at = self._now()
         if self._store_due:
@@ -652,17 +539,17 @@ class Driver:
                 self._store()
             except StorageError as error:
                 _log.warning("what may be compacted is not written down yet: %s", error)
-        self._upkeep.compact()
-        self._upkeep.sweep()
-        self._upkeep.delete()
+        self._compaction.compact()
+        self.folders.sweep()
+        self.folders.delete()
 
     def next_look_s(self) -> float:
         """Return how many seconds to wait at most before the next turn."""
         now = self._now()
         if self._unreachable:
             return max(self._again_at - now, 0.001)
-        is_far = self._watches.only_far and not self._commands.log.storage.local
-        due = self._hosting.next_due_s()
+        is_far = self.worker.watches.only_far and not self._commands.log.storage.local
+        due = self.worker.next_due_s()
         near_s = _POLL_S if now - self._busy_at < _IDLE_AFTER_S else _IDLE_POLL_S
         rest = FAR_POLL_S if is_far else near_s
         return max(rest if due is None else min(rest, due), 0.001)
@@ -676,28 +563,28 @@ class Driver:
             mine = False
             self._let_go()
             try:
-                mine = self.error is None and not self.context.follows and self._commands.is_mine()
+                mine = self.error is None and not self.state.follows and self._commands.is_mine()
                 if mine and self._store_due:
                     self._store()
             except TimelyError as error:
                 _log.warning("what may be compacted is not written down: %s", error)
         self.wake.set()
-        self._hosting.workers.shutdown(wait=True, cancel_futures=True)
-        self._peeks.close()
+        self.worker.threads.shutdown(wait=True, cancel_futures=True)
+        self.peeks.close()
         self._subscribes.close()
         self._copies.close()
-        self._hosting.end(dropped=mine)  # what is interactive ends with this process
+        self.worker.end(dropped=mine)  # what is interactive ends with this process
         self._retainers.close(but=self._lasting())
         if mine:
             try:
-                self._upkeep.sweep(ended=True)
-                self._upkeep.delete(all_of_them=True)
+                self.folders.sweep(ended=True)
+                self.folders.delete(all_of_them=True)
             except TimelyError as error:
                 _log.warning("what was dropped is not deleted yet: %s", error)
 
     def _lasting(self) -> list[Accepted]:
         """Return what is retained for dataflows that another start continues: it stays until it expires."""
-        runs = {each.number for each in self.context.runs() if each.dataflow.lasts}
+        runs = {each.number for each in self.state.runs() if each.dataflow.lasts}
         return [accepted for number, accepted in self._accepted.items() if number in runs]
 
 

@@ -5,7 +5,6 @@ Whoever follows an instance needs no Spark: it answers peeks and subscribes from
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import os
@@ -14,31 +13,27 @@ import time as monotonic
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
 
-from spark_timely.answers.keys import keys_of
 from spark_timely.compute.command import (
     AllowCompaction,
     CancelPeek,
     Command,
     Dataflow,
     Export,
-    Peek,
     UpdateConfiguration,
 )
-from spark_timely.compute.drive.batches import END, Batches, raised
-from spark_timely.compute.drive.describing import Descriptions
+from spark_timely.compute.drive.description import Descriptions, check_query, check_text
+from spark_timely.compute.drive.directory import Directory, details_of
 from spark_timely.compute.drive.driver import Driver
-from spark_timely.compute.drive.peeks import text_of_keys
-from spark_timely.compute.drive.place import Place, details_of
+from spark_timely.compute.drive.recovery import Consent
 from spark_timely.compute.drive.requests import Requests
-from spark_timely.compute.drive.went_back import Consent
-from spark_timely.compute.drive.working import Working
-from spark_timely.compute.plan import Plan, TaskNode
+from spark_timely.compute.drive.runtime import Runtime
+from spark_timely.compute.drive.subscribes import END, Batches, raised
 from spark_timely.compute.response import (
     CopyToResponse,
     Dropped,
@@ -46,12 +41,9 @@ from spark_timely.compute.response import (
     Response,
     SubscribeBatch,
 )
-from spark_timely.continual.plan import Deletes, Newest
 from spark_timely.errors import (
     CanceledError,
-    InvalidOptionError,
     InvalidUsageError,
-    LogMissingError,
     MissingError,
     OperatorError,
     TimelyError,
@@ -60,7 +52,6 @@ from spark_timely.errors import (
 )
 from spark_timely.log.arguments import names_of, seconds_of
 from spark_timely.log.background import python_ends
-from spark_timely.log.log import Log
 from spark_timely.log.store.storage import normal_path
 from spark_timely.masking import masked_logger
 from spark_timely.time.antichain import Antichain
@@ -70,6 +61,9 @@ if TYPE_CHECKING:
 
     from spark_timely.answers.keys import KeysLike
     from spark_timely.compute.drive.plans import Function
+    from spark_timely.compute.plan import Plan
+    from spark_timely.continual.plan import Deletes, Newest
+    from spark_timely.log.log import Log
     from spark_timely.time.domain import FrontierLike, TimeLike
 
 __all__ = ["FOLDERS", "Batches", "Handle"]
@@ -92,8 +86,6 @@ _log = masked_logger("spark_timely.compute")
 # Between two looks at requests on a disk; one into a store is paid for.
 _REQUESTS_S: Final = 0.25
 _FAR_REQUESTS_S: Final = 1.0
-# What a peek may ask for, beside a time and keys.
-_ASKED: Final = ("where", "select", "order_by", "limit", "offset", "max_bytes", "scan_limit", "forgotten")
 # As many turns look at everything that was there at the start.
 _SETTLED: Final = 2
 
@@ -105,7 +97,7 @@ class Handle:
     ----------
     directory : str
         Of the instance: a path or a cloud URL. Made if it is not there.
-    working : Working
+    runtime : Runtime
         How work is done.
     read_only : bool
         Whether to follow what another process maintains: nothing is written, and what is answered is as far as that
@@ -130,7 +122,7 @@ class Handle:
     def __init__(
         self,
         directory: str,
-        working: Working,
+        runtime: Runtime,
         *,
         read_only: bool = False,
         moved: bool = False,
@@ -140,11 +132,12 @@ class Handle:
         options_of: Mapping[str, Mapping[str, str]] | None = None,
         on_response: Callable[[Response], object] | None = None,
     ) -> None:
-        self.place = Place(normal_path(directory), dict(storage_options or {}), dict(options_of or {}))
+        self.directory = Directory(normal_path(directory), dict(storage_options or {}), dict(options_of or {}))
         consent = Consent(dict(adopts or {}), frozenset(leaves))
-        self._driver = Driver(self.place, working, read_only=read_only, moved=moved, consent=consent)
-        self._descriptions = Descriptions(self._driver, working.functions, self._wait_elsewhere)
-        self._driver.context.wants = self._has_room
+        self._driver = Driver(self.directory, runtime, read_only=read_only, moved=moved, consent=consent)
+        self._state = self._driver.state
+        self._state.wants = self._has_room
+        self._descriptions = Descriptions(self._driver, self._wait_elsewhere)
         self._on_response = on_response
         self._changed = threading.Condition()
         self._answers: dict[str, PeekResponse] = {}
@@ -161,7 +154,7 @@ class Handle:
         # ids, since responses name no more than an id.
         self._ending: dict[str, bool] = {}
         self._ended = False
-        self._requests = Requests(self.place)
+        self._requests = Requests(self.directory)
         self._requests_at = -math.inf
         self._requests_failed = False
         self._turns = 0
@@ -180,7 +173,7 @@ class Handle:
             except Exception as error:  # noqa: BLE001 - those who wait learn of it
                 ends = isinstance(error, RuntimeError) and python_ends()  # the next start continues
                 if not self._ended and not ends:
-                    _log.error("the instance in %r has ended: %s", self.place.directory, error)
+                    _log.error("the instance in %r has ended: %s", self.directory.path, error)
                 self._tell_end(self._ended_with_python() if ends else error)
                 return
             if responses:
@@ -202,20 +195,20 @@ class Handle:
                 driver.wake.clear()
 
     def _ended_with_python(self) -> InvalidUsageError:
-        msg = f"could not continue the instance in {self.place.directory!r}: found that the main thread has ended"
+        msg = f"could not continue the instance in {self.directory.path!r}: found that the main thread has ended"
         return InvalidUsageError(msg, hint="close the instance, or wait for its answers, before that")
 
     def _take_requests(self) -> None:
         """Do what other processes asked for; a few looks in a second."""
         rest = _REQUESTS_S if self._requests.local else _FAR_REQUESTS_S
-        if self._driver.read_only or monotonic.monotonic() - self._requests_at < rest:
+        if self._state.follows or monotonic.monotonic() - self._requests_at < rest:
             return
         try:
             self._requests.take(self)
             self._requests_failed = False
         except Exception as error:  # noqa: BLE001 - they stay, and are taken at another look
             say = _log.debug if self._requests_failed else _log.warning
-            say("requests in %r cannot be taken: %s", self.place.directory, error)
+            say("requests in %r cannot be taken: %s", self.directory.path, error)
             self._requests_failed = True
         self._requests_at = monotonic.monotonic()  # after a look that took long, others come first
 
@@ -337,7 +330,7 @@ class Handle:
                 if self._driver.error is not None:
                     raise self._driver.error
                 if self._ended:
-                    msg = f"could not wait for the instance in {self.place.directory!r}: found it closed"
+                    msg = f"could not wait for the instance in {self.directory.path!r}: found it closed"
                     raise InvalidUsageError(msg, hint="open it again")
                 left = None if deadline is None else deadline - monotonic.monotonic()
                 if left is not None and left <= 0:
@@ -400,14 +393,8 @@ class Handle:
         TimelyError
             If it is refused. Then nothing was changed.
         """
-        _check_text("could not create a dataflow", "name", name)
-        _check_query(f"could not create dataflow {name!r}", query)
-        imported = _imports_of(f"could not create dataflow {name!r}", imports)
-        exports = [_absolute(export) for export in exports]
-        logs: dict[str, Log] = {}
-        plan, reads = self._descriptions.planned(name, query, imported, logs)
-        return self._descriptions.create(
-            name, plan, reads, logs, exports, as_of, until, functions, interactive=interactive
+        return self._descriptions.dataflow(
+            name, query, exports, imports, as_of, until, functions, interactive=interactive
         )
 
     def index(
@@ -434,12 +421,10 @@ class Handle:
         request : str, optional
             The request that asks for it.
         """
-        _check_text("could not create an index", "id", id_)
-        details: dict[str, object] = {"folder": self.place.new_folder(id_)}
-        details["key"] = list(names_of(f"could not create index {id_!r}", "key", key))
-        if request is not None:
-            details["request"] = request
-        return self.dataflow(id_, query, [Export(id_, "index", json.dumps(details))], imports=imports, as_of=as_of)
+        check_text("could not create an index", "id", id_)
+        names = list(names_of(f"could not create index {id_!r}", "key", key))
+        export = _export(id_, "index", request, folder=self.directory.new_folder(id_), key=names)
+        return self.dataflow(id_, query, [export], imports=imports, as_of=as_of)
 
     def maintain(
         self,
@@ -464,9 +449,8 @@ class Handle:
         request : str, optional
             The request that asks for it.
         """
-        _check_text("could not maintain a log", "id", id_)
-        details = {"path": normal_path(into)} | ({} if request is None else {"request": request})
-        export = Export(id_, "log", json.dumps(details))
+        check_text("could not maintain a log", "id", id_)
+        export = _export(id_, "log", request, path=normal_path(into))
         return self.dataflow(id_, query, [export], imports=imports, as_of=as_of)
 
     def continual_task(
@@ -522,39 +506,20 @@ class Handle:
                 references={"rates": "/data/rates"},
             )
         """
-        _check_text("could not create a continual task", "id", id_)
-        attempt = f"could not create dataflow {id_!r}"
-        _check_text(attempt, "sql", sql, hint="give the body as a text, in Spark's SQL")
-        for word, given_logs in (("inputs", inputs), ("references", references or {})):
-            if not isinstance(given_logs, Mapping):
-                msg = f"{attempt}: found {word}={shown(given_logs)}"
-                raise InvalidUsageError(msg, hint=f"give {word}={{'name in the body': id or path, …}}")
-        logs: dict[str, Log] = {}
-        reads = []
-        shows: list[tuple[str, str]] = []
-        for given, usual in ((inputs, "inserts"), (references or {}, "contents")):
-            for alias, log in given.items():  # one turn per log
-                if alias in logs:
-                    msg = f"could not create dataflow {id_!r}: found {alias!r} as an input and a reference"
-                    raise InvalidUsageError(msg, hint="give each a name of its own")
-                odd = "deletes" if isinstance(log, Deletes) else "newest" if isinstance(log, Newest) else usual
-                reads.append(
-                    self._descriptions.read(id_, alias, log.log if isinstance(log, Deletes | Newest) else log, logs)
-                )
-                shows.append((alias, odd))
-        if not logs:
-            msg = f"could not create dataflow {id_!r}: found no inputs"
-            raise InvalidUsageError(msg, hint="name at least one: the task writes where an input has rows")
-        domain = next(iter(logs.values())).domain
-        begins: Any = as_of if as_of in ("earliest", "latest") else domain.time_to_json(domain.parse_time(as_of))
-        met = [(name, *((each, "fail") if isinstance(each, str) else each)) for name, each in (expect or {}).items()]
-        node = TaskNode(
-            sql, tuple(shows), begins, snapshot, forgotten, tuple(met), tuple(functions), replaces,
-        )  # fmt: skip
-        details = {"folder": self.place.new_folder(id_)} if into is None else {"path": normal_path(into)}
-        details |= {} if request is None else {"request": request}
-        export = Export(id_, "log", json.dumps(details))
-        return self._descriptions.create(id_, Plan(node), reads, logs, [export])
+        check_text("could not create a continual task", "id", id_)
+        place = {"folder": self.directory.new_folder(id_)} if into is None else {"path": normal_path(into)}
+        return self._descriptions.task(
+            _export(id_, "log", request, **place),
+            sql,
+            inputs,
+            references or {},
+            as_of,
+            expect or {},
+            snapshot=snapshot,
+            forgotten=forgotten,
+            functions=tuple(functions),
+            replaces=replaces,
+        )
 
     def subscribe(
         self,
@@ -589,13 +554,10 @@ class Handle:
             subscribe does not end by itself: close it.
         """
         if id_ is not None:
-            _check_text("could not subscribe", "id_", id_)
-        _check_query("could not subscribe", query)
+            check_text("could not subscribe", "id_", id_)
+        check_query("could not subscribe", query)
         name = id_ or f"subscribe-{uuid.uuid4().hex[:12]}"
-        details: dict[str, object] = {"snapshot": snapshot}
-        plan = self._descriptions.whole(query)
-        if not isinstance(plan, Plan) or plan.root.op != "import":
-            details["folder"] = self.place.new_folder(name)
+        plan, export = self._descriptions.passing(name, "subscribe", query, snapshot=snapshot)
         batches = Batches(name, self._end_batches, self._driver.wake.set, self._check_thread)
         with self._changed:
             if name in self._batches and self._batches[name]() is None:
@@ -616,7 +578,7 @@ class Handle:
             self.dataflow(
                 name,
                 plan,
-                [Export(name, "subscribe", json.dumps(details))],
+                [export],
                 imports=imports,
                 as_of=as_of,
                 until=up_to,
@@ -667,13 +629,9 @@ class Handle:
         folder = str(folder)
         attempt = f"could not copy to {folder!r}"
         wait_s = seconds_of(attempt, "timeout_s", timeout_s, optional=True)
-        _check_query(attempt, query)
+        check_query(attempt, query)
         name = f"copy-{uuid.uuid4().hex[:12]}"
-        details: dict[str, object] = {"to": folder, "format": format}
-        plan = self._descriptions.whole(query)
-        if not isinstance(plan, Plan) or plan.root.op != "import":
-            details["folder"] = self.place.new_folder(name)
-        export = Export(name, "copy-to", json.dumps(details))
+        plan, export = self._descriptions.passing(name, "copy-to", query, to=folder, format=format)
         with self._changed:
             self._copied[name] = None
         try:
@@ -712,7 +670,7 @@ class Handle:
             If another dataflow imports it.
         """
         try:
-            self.send(AllowCompaction(id_, Antichain.empty(self._driver.facts.domain_of(id_).arity)))
+            self.send(AllowCompaction(id_, Antichain.empty(self._state.domain_of(id_).arity)))
         except MissingError:
             if not missing_ok:
                 raise
@@ -723,9 +681,10 @@ class Handle:
         At most the newest time that can be answered is taken, and what was allowed before stays allowed. The empty
         frontier drops it.
         """
-        given = self._driver.facts.domain_of(id_).parse_frontier(frontier)
+        given = self._state.domain_of(id_).parse_frontier(frontier)
         self.send(AllowCompaction(id_, given))
-        return given if given.is_empty else self._driver.facts.allowed(id_)
+        with self._state.lock:
+            return given if given.is_empty else self._state.instance.allowed(id_)
 
     def write_down(self) -> None:
         """Have all that was allowed to be compacted in the command log when this returns, rather than in a second."""
@@ -781,22 +740,17 @@ class Handle:
         CanceledError, WaitTimeoutError
             If it was canceled; if there is no answer in time, and it is canceled then.
         """
-        target, path = self._target_of(target)
-        seconds_of(f"could not peek {target!r}", "timeout_s", timeout_s)
-        plan = _asked_of(target, asked)
-        if keys is not None:
-            plan["keys"] = text_of_keys(self._keys_of(target, path, keys))
-        time = self._driver.facts.time_of(path or target, at)
-        id_ = uuid.uuid4().hex
-        command = Peek(id_, time, collection=None if path else target, path=path, plan=json.dumps(plan))
+        command, attempt = self._driver.peeks.command(target, at, keys, asked), f"could not peek {str(target)!r}"
+        seconds_of(attempt, "timeout_s", timeout_s)
+        id_ = command.id
         with self._changed:
             self._asked.add(id_)
         try:
             self.send(command)
             if not self._wait(lambda: id_ in self._answers, timeout_s):
                 self.send(CancelPeek(id_))
-                msg = f"could not peek {target!r}: found no answer after {timeout_s:g} seconds"
-                waits = "" if path else f": {self._driver.facts.why(target)}"
+                msg = f"{attempt}: found no answer after {timeout_s:g} seconds"
+                waits = "" if command.collection is None else f": {self.why(command.collection)}"
                 raise WaitTimeoutError(msg, hint=f"wait longer, or peek at an earlier time{waits}")
             answer = self._answers.pop(id_)
         finally:
@@ -804,45 +758,13 @@ class Handle:
                 self._asked.discard(id_)
                 self._answers.pop(id_, None)
         if answer.outcome == "canceled":
-            msg = f"could not peek {target!r}: found that it was canceled"
+            msg = f"{attempt}: found that it was canceled"
             raise CanceledError(msg, hint="peek again")
         if isinstance(answer.cause, TimelyError):
             raise answer.cause
         if answer.outcome == "error" or not isinstance(answer.rows, pa.Table):
             raise OperatorError(str(answer.error), hint="see the error")
         return answer.rows
-
-    def _target_of(self, target: str | os.PathLike[str]) -> tuple[str, str | None]:
-        """Return what a peek asks as text, and its path where it is no collection of the instance."""
-        facts = self._driver.facts
-        if not isinstance(target, str | os.PathLike) or not str(target):
-            msg = f"could not peek: found target {shown(target)}"
-            raise InvalidUsageError(msg, hint="give the id of a collection, or the path of a log")
-        if isinstance(target, str) and facts.has(target):
-            return target, None
-        path = normal_path(target)
-        if isinstance(target, str) and "/" not in target:
-            try:
-                self._driver.context.opened(path)
-            except LogMissingError as error:
-                msg = f"could not peek {target!r}: found no collection of this id"
-                hint = f"choose among {shown(sorted(facts.exports()))}, or give a path"
-                raise MissingError(msg, hint=hint) from error
-        return str(target), path
-
-    def _keys_of(self, target: str, path: str | None, keys: KeysLike) -> pa.Table:
-        """Return the keys of a peek as a table: of the columns' types, where the collection has columns already."""
-        attempt = f"could not peek {target!r}"
-        if isinstance(keys, Mapping) and len(keys) > 1:
-            keys = _table_of(attempt, keys)
-        try:
-            schema = self.schema_of(target) if path is None else self._driver.context.opened(path).schema
-        except MissingError:
-            # Nothing is written yet: the answer, which is waited for, takes them as they are then.
-            return keys if isinstance(keys, pa.Table) else _table_of(attempt, keys)
-        found = keys_of(attempt, keys, schema)
-        assert found is not None
-        return found
 
     def warnings_of(self, id_: str, /) -> tuple[str, ...]:
         """Return what was warned of when a collection was created by this process: imports that are not retained.
@@ -856,7 +778,8 @@ class Handle:
 
     def has(self, id_: str, /) -> bool:
         """Return whether there is a collection of an id."""
-        return self._driver.facts.has(id_)
+        with self._state.lock:
+            return self._state.instance.has(id_)
 
     def schema_of(self, id_: str, /) -> pa.Schema:
         """Return the columns of a collection.
@@ -866,20 +789,23 @@ class Handle:
         MissingError, LogMissingError
             If there is none, or it is not written yet.
         """
-        return self._driver.facts.schema_of(id_)
+        return self._state.schema_of(id_)
 
     def settle(self, *, timeout_s: float = 30.0) -> None:
         """Wait until what is there at the start was looked at."""
-        seconds_of(f"could not wait for the instance in {self.place.directory!r}", "timeout_s", timeout_s)
+        seconds_of(f"could not wait for the instance in {self.directory.path!r}", "timeout_s", timeout_s)
         self._wait(lambda: self._turns >= _SETTLED, timeout_s)
 
     def show(self, relation: str, /) -> pa.Table:
         """Return the rows of a relation of the introspection: see `spark_timely.compute.introspection.RELATIONS`."""
-        return self._driver.facts.shown(relation)
+        with self._state.lock:
+            return self._state.instance.introspection.table(relation)
 
     def frontier(self, id_: str, /) -> Antichain:
         """Return how far a collection is, as it was reported last; the minimum where nothing was."""
-        return self._driver.facts.frontier(id_)
+        with self._state.lock:
+            reported = self._state.instance.collection(id_).reported
+            return self._state.domain_of(id_).minimum_frontier if reported is None else reported
 
     def await_frontier(self, id_: str, time: TimeLike, /, *, timeout_s: float = 60.0) -> Antichain:
         """Wait until a time is complete in a collection, and return its frontier.
@@ -891,7 +817,7 @@ class Handle:
         """
         attempt = f"could not wait for {id_!r}"
         seconds_of(attempt, "timeout_s", timeout_s)
-        wanted = self._driver.facts.domain_of(id_).parse_time(time)
+        wanted = self._state.domain_of(id_).parse_time(time)
         if not self._wait(lambda: not self.frontier(id_).less_equal(wanted), timeout_s):
             msg = f"{attempt}: found it at {self.frontier(id_)!r} after {timeout_s:g} seconds"
             raise WaitTimeoutError(msg, hint=self.why(id_))
@@ -903,18 +829,18 @@ class Handle:
 
     def request_of(self, id_: str, /) -> str | None:
         """Return which request an export was made for; None if there is no such export, or none was."""
-        export = self._driver.facts.exports().get(id_)
+        export = self._state.exports().get(id_)
         found = None if export is None else details_of(export).get("request")
         return None if found is None else str(found)
 
     def description_of(self, id_: str, /) -> str | None:
         """Return what an export is, as text; None if there is none. An index has a folder that no other one has."""
-        export = self._driver.facts.exports().get(id_)
+        export = self._state.exports().get(id_)
         return None if export is None else json.dumps([export.kind, export.details])
 
     def configured(self, names: Iterable[str], /) -> dict[str, object]:
         """Return values of the configuration by name; None for what has none."""
-        values = self._driver.instance.configuration
+        values = self._state.instance.configuration
         return {name: values.get(name) for name in names}
 
     # Folders -------------------------------------------------------------------------------------
@@ -926,11 +852,13 @@ class Handle:
         ``proven``, all of which are deleted; ``left``, which stays; or ``unknown``, which stays too: no command names
         it. The other columns are of the log in it.
         """
-        return pa.Table.from_pylist([asdict(each) for each in self._driver.folders()], FOLDERS)
+        with self._driver.opened():
+            return pa.Table.from_pylist([asdict(each) for each in self._driver.folders.states()], FOLDERS)
 
     def unknown_folders(self) -> list[str]:
         """Return the names of the folders that are ``unknown``, without a look into them."""
-        return self._driver.unknown_folders()
+        with self._driver.opened():
+            return self._driver.folders.unknown()
 
     def remove(self, folder: str, /) -> None:
         """Delete a folder that no collection has, as `folders` names it, with all that is in it.
@@ -944,15 +872,17 @@ class Handle:
         InvalidUsageError
             If a collection has it.
         """
-        self._driver.remove(folder)
+        with self._driver.opened():
+            self._driver.folders.remove(folder)
 
     def state_of_folder(self, folder: str, /) -> str | None:
         """Return the state of a folder, as `folders` has it; None if there is none of that name."""
-        return next((each.state for each in self._driver.folders() if each.folder == folder), None)
+        found = self.folders().select(["folder", "state"]).to_pylist()
+        return next((str(each["state"]) for each in found if each["folder"] == folder), None)
 
     def why(self, id_: str, /) -> str:
         """Say what a collection waits for: from it to the first cause, one line each."""
-        return self._driver.facts.why(id_)
+        return self._driver.worker.why(id_)
 
     # The end -------------------------------------------------------------------------------------
 
@@ -988,70 +918,6 @@ class Handle:
         self.close()
 
 
-def _table_of(attempt: str, keys: object) -> pa.Table:
-    """Return keys in lists as a table, of types that follow from the values."""
-    hint = "give {'column': [value, …]}, or a pyarrow.Table"
-    lists = isinstance(keys, Mapping) and all(
-        isinstance(values, Collection) and not isinstance(values, str | bytes | Mapping) for values in keys.values()
-    )
-    if not isinstance(keys, Mapping) or not keys or not lists:
-        msg = f"{attempt}: found keys={shown(keys)}"
-        raise InvalidUsageError(msg, hint=hint)
-    try:
-        if any(isinstance(name, tuple) for name in keys):
-            ((names, values),) = keys.items()
-            columns = list(zip(*values, strict=True)) or [()] * len(names)
-            return pa.table(dict(zip(names, map(pa.array, columns), strict=True)))
-        return pa.table({name: pa.array(list(values)) for name, values in keys.items()})
-    except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
-        msg = f"{attempt}: found keys={shown(keys)}"
-        raise InvalidUsageError(msg, hint=hint) from error
-
-
-def _asked_of(target: str, asked: Mapping[str, object]) -> dict[str, object]:
-    """Return what a peek asks, as JSON has it."""
-    for name, value in asked.items():  # a few
-        if name not in _ASKED:
-            near = difflib.get_close_matches(name, _ASKED, n=1)
-            meant = f"did you mean {near[0]!r}? It is " if near else "it is "
-            msg = f"could not peek {target!r}: found unknown option {name!r}"
-            raise InvalidOptionError(msg, hint=f"{meant}one of {', '.join(_ASKED)}")
-        try:
-            json.dumps(value)
-        except (TypeError, ValueError) as error:
-            msg = f"could not peek {target!r}: found {name}={shown(value)}"
-            raise InvalidUsageError(msg, hint="give texts and numbers, or lists of them") from error
-    return {name: value for name, value in asked.items() if value is not None}
-
-
-def _check_text(attempt: str, name: str, value: object, *, hint: str = "give a text that is not empty") -> None:
-    if not isinstance(value, str) or not value:
-        msg = f"{attempt}: found {name} {shown(value)}"
-        raise InvalidUsageError(msg, hint=hint)
-
-
-def _check_query(attempt: str, query: object) -> None:
-    if not isinstance(query, Plan) and not (isinstance(query, str) and query):
-        msg = f"{attempt}: found query {shown(query)}"
-        raise InvalidUsageError(msg, hint="give SQL, or a plan as JSON, as a text; or a Plan")
-
-
-def _imports_of(attempt: str, imports: object) -> dict[str, str]:
-    """Return what names in a query stand for."""
-    if imports is None:
-        return {}
-    if not isinstance(imports, Mapping) or not all(
-        isinstance(name, str) and isinstance(path, str | os.PathLike) for name, path in imports.items()
-    ):
-        msg = f"{attempt}: found imports={shown(imports)}"
-        raise InvalidUsageError(msg, hint="give imports={'name in the query': path of a log, …}")
-    return {name: str(path) for name, path in imports.items()}
-
-
-def _absolute(export: Export) -> Export:
-    """Return an export with an absolute path: the next start may be in another working directory."""
-    details = details_of(export)
-    path = details.get("path")
-    if export.kind != "log" or not isinstance(path, str):
-        return export
-    return replace(export, details=json.dumps(details | {"path": normal_path(path)}))
+def _export(id_: str, kind: Literal["index", "log"], request: str | None, **details: object) -> Export:
+    """Return an export, with the request that asks for it."""
+    return Export(id_, kind, json.dumps(details if request is None else details | {"request": request}))

@@ -1,4 +1,7 @@
-"""Answering the peeks of an instance: in threads of their own, tried again when there is news.
+"""The one-time reads of an instance: peeks, and copies into files.
+
+Peeks are answered in threads of their own, and tried again when there is news. Copies are made once their time is
+complete.
 
 Invariants
 ----------
@@ -12,33 +15,51 @@ Invariants
 from __future__ import annotations
 
 import base64
+import difflib
 import json
+import os
+import uuid
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from spark_timely.answers.finishing import row_sizes
+from spark_timely.answers.keys import keys_of
 from spark_timely.answers.peek import peek
-from spark_timely.compute.drive.context import Context, written
-from spark_timely.compute.drive.failures import failed_before
-from spark_timely.compute.drive.resuming import own_log
-from spark_timely.compute.observation import AnswerLatency, PeekAnswer
-from spark_timely.errors import DataLossError, NotBeyondError, TimelyError, WaitTimeoutError, described, shown
+from spark_timely.compute.command import Peek
+from spark_timely.compute.drive.directory import details_of
+from spark_timely.compute.drive.state import State, may_pass, written
+from spark_timely.compute.observation import AnswerLatency, CopyToDone, PeekAnswer
+from spark_timely.errors import (
+    DataLossError,
+    InvalidOptionError,
+    InvalidUsageError,
+    LogMissingError,
+    MissingError,
+    NotBeyondError,
+    TimelyError,
+    WaitTimeoutError,
+    described,
+    shown,
+)
 from spark_timely.log.log import MemoryLog
+from spark_timely.log.store.storage import normal_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from spark_timely.answers.keys import KeysLike
+    from spark_timely.compute.command import Export
+    from spark_timely.compute.drive.runners import Runner
+    from spark_timely.compute.drive.worker import Worker
+    from spark_timely.compute.instance import PendingPeek, Running
+    from spark_timely.time.domain import TimeLike
 
-    from spark_timely.compute.command import Peek
-    from spark_timely.compute.drive.hosted import Hosted
-    from spark_timely.compute.drive.watching import Watches
-    from spark_timely.compute.instance import PendingPeek
-    from spark_timely.time.domain import TimeDomain
-
-__all__ = ["Peeks", "keys_of_text", "text_of_keys"]
+__all__ = ["Copies", "Peeks", "keys_of_text", "text_of_keys"]
 
 _ANSWERERS: Final = 4
+# What a peek may ask for, beside a time and keys.
+_ASKED: Final = ("where", "select", "order_by", "limit", "offset", "max_bytes", "scan_limit", "forgotten")
 
 
 class Peeks:
@@ -46,14 +67,12 @@ class Peeks:
 
     Parameters
     ----------
-    context : Context
-    watches : Watches
-    hosted : mapping of int to Hosted
-        The dataflows that run, by number.
+    state : State
+    worker : Worker
     """
 
-    def __init__(self, context: Context, watches: Watches, hosted: Mapping[int, Hosted]) -> None:
-        self._context, self._watches, self._hosted = context, watches, hosted
+    def __init__(self, state: State, worker: Worker) -> None:
+        self._state, self._worker = state, worker
         self._answerers = ThreadPoolExecutor(_ANSWERERS, thread_name_prefix="spark_timely-answer")
         self._running: dict[str, tuple[Future[None], float]] = {}
         # What a peek saw when it was tried last; the path of what it asks, and the dataflow that writes there.
@@ -64,72 +83,153 @@ class Peeks:
         """Know from now on where a peek reads: it is answered also where the collection is dropped meanwhile."""
         self._paths[asked.id] = path, name
 
+    # What is asked -------------------------------------------------------------------------------
+
+    def command(
+        self, target: str | os.PathLike[str], at: TimeLike | None, keys: KeysLike | None, asked: Mapping[str, object]
+    ) -> Peek:
+        """Return the command that asks for a collection's rows, as `Handle.peek` is asked for them."""
+        path = self._path_of(target)
+        target = str(target)
+        plan = _asked_of(target, asked)
+        if keys is not None:
+            plan["keys"] = text_of_keys(self._keys_of(target, path, keys))
+        time = self._time_of(path or target, at)
+        return Peek(uuid.uuid4().hex, time, collection=None if path else target, path=path, plan=json.dumps(plan))
+
+    def _path_of(self, target: str | os.PathLike[str]) -> str | None:
+        """Return the path that a peek reads; None of a collection of the instance."""
+        state = self._state
+        if not isinstance(target, str | os.PathLike) or not str(target):
+            msg = f"could not peek: found target {shown(target)}"
+            raise InvalidUsageError(msg, hint="give the id of a collection, or the path of a log")
+        with state.lock:
+            if isinstance(target, str) and state.instance.has(target):
+                return None
+        path = normal_path(target)
+        if isinstance(target, str) and "/" not in target:
+            try:
+                state.opened(path)
+            except LogMissingError as error:
+                msg = f"could not peek {target!r}: found no collection of this id"
+                hint = f"choose among {shown(sorted(state.exports()))}, or give a path"
+                raise MissingError(msg, hint=hint) from error
+        return path
+
+    def _keys_of(self, target: str, path: str | None, keys: KeysLike) -> pa.Table:
+        """Return the keys of a peek as a table: of the columns' types, where the collection has columns already."""
+        attempt = f"could not peek {target!r}"
+        if isinstance(keys, Mapping) and len(keys) > 1:
+            keys = _table_of(attempt, keys)
+        try:
+            schema = self._state.schema_of(target) if path is None else self._state.opened(path).schema
+        except MissingError:
+            # Nothing is written yet: the answer, which is waited for, takes them as they are then.
+            return keys if isinstance(keys, pa.Table) else _table_of(attempt, keys)
+        found = keys_of(attempt, keys, schema)
+        assert found is not None
+        return found
+
+    def _time_of(self, target: str, at: TimeLike | None) -> tuple[int, ...]:
+        """Return the time of a peek: as given, or the newest that is complete.
+
+        Raises
+        ------
+        NotBeyondError
+            If none is given, and none is complete.
+        OperatorError
+            If it is because of a failure that none is complete.
+        """
+        state = self._state
+        with state.lock:
+            if not state.instance.has(target):
+                log = state.opened(target)
+                domain, upper = log.domain, log.frontier()
+            elif target in state.relations():
+                return state.created().domain.minimum
+            else:
+                there = state.instance.collection(target)
+                domain = state.domain_of(target)
+                upper = domain.minimum_frontier if there.upper is None else there.upper
+            if at is None and upper.less_equal(domain.minimum):
+                failed = self._worker.failure_behind(target, upper, f"could not peek {target!r}")
+                if failed is not None:
+                    raise failed
+        if at is not None:
+            return domain.parse_time(at)
+        if upper.is_empty:
+            return tuple(kind.hi for kind in domain.types)
+        newest = upper.elements[0][0] - 1
+        if domain.arity > 1 or newest < domain.minimum[0]:
+            msg = f"could not peek {target!r}: found no time that is complete, upper={domain.render_frontier(upper)}"
+            raise NotBeyondError(msg, hint="give at=… to wait for it", time=domain.minimum, frontier=upper.to_json())
+        return (newest,)
+
+    # Answers -------------------------------------------------------------------------------------
+
     def answer(self) -> None:
         """Begin to answer the peeks for which something has moved."""
-        context = self._context
-        pending = context.instance.pending_peeks()
+        state = self._state
+        pending = state.instance.pending_peeks()
         ids = {each.peek.id for each in pending}
         for gone in (self._running.keys() | self._paths.keys()) - ids:
             self._running.pop(gone, None)
             self._tried.pop(gone, None)
             self._paths.pop(gone, None)
-        relations = context.relations() if pending else {}
-        self._watches.keep_for_peeks({str(each.peek.path) for each in pending})
+        relations = state.relations() if pending else {}
+        self._worker.watches.keep_for_peeks({str(each.peek.path) for each in pending})
         for each in pending:  # one turn per peek that waits
             running = self._running.get(each.peek.id)
             if running is not None and not running[0].done():
                 continue
-            state: object = each.ready
+            seen: object = each.ready
             if each.peek.collection is not None:
                 if not each.ready and each.peek.collection not in relations:
                     self._answer_failed(each.peek, each.peek.collection)
                     continue  # what its log has is nobody's yet
             else:
-                state = self._watches.version_for_peek(str(each.peek.path))
-            if running is not None and self._tried.get(each.peek.id) == state:
+                seen = self._worker.watches.version_for_peek(str(each.peek.path))
+            if running is not None and self._tried.get(each.peek.id) == seen:
                 continue
-            self._tried[each.peek.id] = state
-            began = context.now() if running is None else running[1]
+            self._tried[each.peek.id] = seen
+            began = state.now() if running is None else running[1]
             self._running[each.peek.id] = self._answerers.submit(self._answer, each, began), began
 
     def _answer_failed(self, asked: Peek, collection: str) -> None:
         """Answer a peek that waits for what has failed (invariant 4)."""
-        failed = failed_before(self._context, self._hosted, collection, asked.time)
+        failed = self._worker.failed_before(collection, asked.time)
         if failed is None:
             return
         id_, error = failed
-        at = shown(written(self._domain_of(collection), asked.time))
+        at = shown(written(self._state.domain_of(collection), asked.time))
         what = f"{id_!r}" if id_ == collection else f"{id_!r}, which it waits for,"
         msg = f"could not peek {collection!r} at {at}: found that {what} has failed: {described(error)}"
-        self._context.instance.tell(PeekAnswer(asked.id, error=msg))
-        self._context.wake.set()
-
-    def _domain_of(self, collection: str) -> TimeDomain:
-        return next(each.dataflow.domain for each in self._context.runs() if collection in each.live)
+        self._state.instance.tell(PeekAnswer(asked.id, error=msg))
+        self._state.wake.set()
 
     def _answer(self, pending: PendingPeek, began: float) -> None:
         """Try to answer a peek; one that has to wait is tried again."""
-        context, asked = self._context, pending.peek
+        state, asked = self._state, pending.peek
         try:
             rows = self._rows_of(asked)
         except (WaitTimeoutError, NotBeyondError):
             if pending.ready:
-                with context.lock:
+                with state.lock:
                     # It is complete as far as is known: nothing else says when to try again.
                     self._tried.pop(asked.id, None)
                 return
-            context.wake.set()
+            state.wake.set()
             return
         except Exception as error:  # noqa: BLE001 - it is the answer (invariant 1)
             answer = PeekAnswer(asked.id, error=described(error), cause=self._named(error, asked))
         else:
             size = int(row_sizes(rows.drop_columns(["_diff"])).sum()) if rows.num_rows else 0
             answer = PeekAnswer(asked.id, rows=rows, n_bytes=size)
-        with context.lock:
-            context.instance.tell(answer)
-            if asked.collection is not None and context.instance.has(asked.collection):
-                context.instance.tell(AnswerLatency(asked.target, context.now() - began))
-        context.wake.set()
+        with state.lock:
+            state.instance.tell(answer)
+            if asked.collection is not None and state.instance.has(asked.collection):
+                state.instance.tell(AnswerLatency(asked.target, state.now() - began))
+        state.wake.set()
 
     def _named(self, error: Exception, asked: Peek) -> Exception:
         """Return an error with the collection in the place of its log, whose path nobody has asked for."""
@@ -139,21 +239,21 @@ class Peeks:
         return error
 
     def _rows_of(self, asked: Peek) -> pa.Table:
-        context = self._context
+        state = self._state
         plan = json.loads(asked.plan)
         options: dict[str, Any] = {str(name): value for name, value in plan.items()}
         if isinstance(options.get("keys"), str):
             options["keys"] = keys_of_text(options["keys"])
-        with context.lock:
-            relation = context.relations().get(asked.collection or "")
+        with state.lock:
+            relation = state.relations().get(asked.collection or "")
             if relation is not None:
-                table = context.instance.introspection.table(relation)
+                table = state.instance.introspection.table(relation)
             else:
                 path, name = (asked.path, "") if asked.path else self._paths[asked.id]
         if relation is not None:
             return peek(_as_log(table), at=0, timeout_s=0, **options)
         assert path is not None
-        log = context.opened(path) if asked.collection is None else own_log(context, path, name)
+        log = state.opened(path) if asked.collection is None else state.own_log(path, name)
         if log is None:
             msg = f"could not peek {asked.collection!r}: found a log in {path!r} that its dataflow has not written"
             raise DataLossError(msg, hint="see why and errors: its output was replaced", context={"path": path})
@@ -162,14 +262,104 @@ class Peeks:
             path,
             at=at,
             timeout_s=0,
-            job=context.working.job,
-            storage_options=context.place.options(path) or None,
+            job=state.runtime.job,
+            storage_options=state.directory.options(path) or None,
             **options,
         )
 
     def close(self, *, wait: bool = True) -> None:
         """Answer nothing more; what runs is waited for unless said otherwise."""
         self._answerers.shutdown(wait=wait, cancel_futures=True)
+
+
+class Copies:
+    """The copy-tos of an instance.
+
+    Parameters
+    ----------
+    state : State
+    worker : Worker
+    """
+
+    def __init__(self, state: State, worker: Worker) -> None:
+        self._state, self._worker = state, worker
+        # By id, with the number of the dataflow.
+        self._running: dict[str, tuple[int, Future[int]]] = {}
+
+    def make(self) -> None:
+        """Begin the copies whose time is complete, and state those that ended."""
+        for running, export in self._state.started_exports("copy-to"):  # one turn per copy
+            runner = self._worker.runners.get(running.number)
+            if runner is not None and not running.complete:
+                self._make(running, runner, export)
+
+    def _make(self, running: Running, runner: Runner, export: Export) -> None:
+        instance = self._state.instance
+        number, future = self._running.get(export.id, (running.number, None))
+        if future is not None and number != running.number:
+            self.forget(export.id)  # of another dataflow that had the id
+            future = None
+        if future is None:
+            if not instance.collection(export.id).hydrated:  # else it has its answer, and others of its dataflow not
+                self._begin(running, runner, export)
+        elif future.done():
+            del self._running[export.id]
+            failed = future.exception()
+            if failed is None:
+                instance.tell(CopyToDone(export.id, running.number, rows=future.result()))
+            else:
+                instance.tell(CopyToDone(export.id, running.number, error=described(failed), cause=_cause(failed)))
+
+    def _begin(self, running: Running, runner: Runner, export: Export) -> None:
+        state, dataflow = self._state, running.dataflow
+        try:
+            path = runner.path_of(export)
+            upper = runner.uppers().get(export.id) if runner.engine is not None else state.opened(path).frontier()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others continue
+            if not may_pass(error):
+                state.instance.tell(CopyToDone(export.id, running.number, error=described(error), cause=error))
+            return
+        if upper is None or not dataflow.as_of.less_than_frontier(upper):
+            attempt = f"could not copy to {str(details_of(export)['to'])!r}"
+            failure = self._worker.failure_behind(export.id, dataflow.as_of, attempt)
+            if failure is not None:
+                told = CopyToDone(export.id, running.number, error=failure.message, cause=failure)
+                state.instance.tell(told)
+            return
+        if state.runtime.copy is None:
+            text = "could not copy: found an instance without a session of Spark"
+            state.instance.tell(CopyToDone(export.id, running.number, error=text))
+            return
+        details = details_of(export)
+        at = written(dataflow.domain, dataflow.as_of.elements[0])
+        future = self._worker.threads.submit(state.runtime.copy, path, str(details["to"]), at, details)
+        future.add_done_callback(lambda _: state.wake.set())
+        self._running[export.id] = running.number, future
+
+    def fail(self, number: int, error: BaseException) -> None:
+        """Answer the copies of a dataflow that gives nothing any more; those that run are let end."""
+        instance = self._state.instance
+        running = instance.run(number)
+        if running is None:
+            return
+        for export in running.dataflow.exports:  # one turn per export
+            if export.kind == "copy-to" and export.id in running.live and export.id not in self._running:
+                instance.tell(CopyToDone(export.id, number, error=described(error), cause=_cause(error)))
+
+    def forget(self, id_: str) -> None:
+        """Give no answer for a copy; one that has not begun is not made."""
+        copy = self._running.pop(id_, None)
+        if copy is not None:
+            copy[1].cancel()
+
+    def close(self) -> None:
+        """Give no answers any more."""
+        for id_ in list(self._running):
+            self.forget(id_)
+
+
+def _cause(error: BaseException) -> Exception | None:
+    return error if isinstance(error, Exception) else None
 
 
 def keys_of_text(text: str, /) -> pa.Table:
@@ -198,3 +388,39 @@ def _as_log(table: pa.Table) -> MemoryLog:
     times = pa.array([0] * table.num_rows, pa.int64())
     log.writer(owner="instance").append(table.append_column("_time", times).append_column("_diff", ones), advance_to=1)
     return log
+
+
+def _table_of(attempt: str, keys: object) -> pa.Table:
+    """Return keys in lists as a table, of types that follow from the values."""
+    hint = "give {'column': [value, …]}, or a pyarrow.Table"
+    lists = isinstance(keys, Mapping) and all(
+        isinstance(values, Collection) and not isinstance(values, str | bytes | Mapping) for values in keys.values()
+    )
+    if not isinstance(keys, Mapping) or not keys or not lists:
+        msg = f"{attempt}: found keys={shown(keys)}"
+        raise InvalidUsageError(msg, hint=hint)
+    try:
+        if any(isinstance(name, tuple) for name in keys):
+            ((names, values),) = keys.items()
+            columns = list(zip(*values, strict=True)) or [()] * len(names)
+            return pa.table(dict(zip(names, map(pa.array, columns), strict=True)))
+        return pa.table({name: pa.array(list(values)) for name, values in keys.items()})
+    except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
+        msg = f"{attempt}: found keys={shown(keys)}"
+        raise InvalidUsageError(msg, hint=hint) from error
+
+
+def _asked_of(target: str, asked: Mapping[str, object]) -> dict[str, object]:
+    """Return what a peek asks, as JSON has it."""
+    for name, value in asked.items():  # a few
+        if name not in _ASKED:
+            near = difflib.get_close_matches(name, _ASKED, n=1)
+            meant = f"did you mean {near[0]!r}? It is " if near else "it is "
+            msg = f"could not peek {target!r}: found unknown option {name!r}"
+            raise InvalidOptionError(msg, hint=f"{meant}one of {', '.join(_ASKED)}")
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            msg = f"could not peek {target!r}: found {name}={shown(value)}"
+            raise InvalidUsageError(msg, hint="give texts and numbers, or lists of them") from error
+    return {name: value for name, value in asked.items() if value is not None}

@@ -32,7 +32,7 @@ from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeType
 
 if TYPE_CHECKING:
-    from spark_timely.compute.drive.context import Context
+    from spark_timely.compute.drive.state import State
     from spark_timely.log.writer import StreamWriter
     from spark_timely.time.domain import TimeDomain
 
@@ -85,19 +85,19 @@ class Relations:
 
     Parameters
     ----------
-    context : Context
+    state : State
     workers : concurrent.futures.Executor
         Where logs are written.
     """
 
-    def __init__(self, context: Context, workers: Executor) -> None:
-        self._context, self._workers = context, workers
+    def __init__(self, state: State, workers: Executor) -> None:
+        self._state, self._workers = state, workers
         # Takes a stream from whichever start had it. An owner that has lost one cannot take it back.
         self._owner = f"introspection-{uuid.uuid4().hex}"
         self._kept: dict[str, _Kept] = {}
         self._future: Future[Antichain] | None = None
         self._failed = 0
-        self._again_at = context.now()
+        self._again_at = state.now()
 
     def open(self, id_: str) -> Log:
         """Return the log of a relation, by the id of its collection, which has the rows that there are now.
@@ -111,15 +111,15 @@ class Relations:
         InvalidUsageError
             If the instance's introspection has times that no clock gives.
         """
-        context = self._context
-        relations = context.relations()
+        state = self._state
+        relations = state.relations()
         if id_ not in relations:
             msg = f"could not read {id_!r} as a collection: found no relation of the introspection of this id"
             raise MissingError(msg, hint=f"choose among {shown(sorted(relations))}")
-        if context.follows:
+        if state.follows:
             msg = f"could not read relation {relations[id_]!r} as a collection: found an instance that only follows"
             raise OwnershipError(msg, hint="peek it, or ask the instance that writes")
-        domain = context.created().domain
+        domain = state.created().domain
         _per_second(domain)
         if self._future is not None:
             wait([self._future])
@@ -135,43 +135,43 @@ class Relations:
 
     def keep(self) -> bool:
         """State what was written, and write what has changed; return whether anything was stated."""
-        context, now = self._context, self._context.now()
+        state, now = self._state, self._state.now()
         done = self._collect()
-        if context.follows or self._future is not None or now < self._again_at:
+        if state.follows or self._future is not None or now < self._again_at:
             return done
         self._again_at = now + _EVERY_S
         wanted = self._wanted()
         for id_ in self._kept.keys() - wanted.keys():
             del self._kept[id_]
-        shows = context.instance.introspection
+        shows = state.instance.introspection
         changed = [id_ for id_, name in wanted.items() if shows.take_changes(name).num_rows or id_ not in self._kept]
         if not changed:
             return done
         self._future = self._workers.submit(self._write, *self._present())
-        self._future.add_done_callback(lambda _: context.wake.set())
+        self._future.add_done_callback(lambda _: state.wake.set())
         return done
 
     def _wanted(self) -> dict[str, str]:
         """Return the relations that dataflows import, by the ids of their collections."""
-        relations = self._context.relations()
+        relations = self._state.relations()
         return {
             each.export: relations[each.export]
-            for running in self._context.runs()
+            for running in self._state.runs()
             for each in running.dataflow.imports
             if each.export in relations
         }
 
     def _present(self, *more: str) -> tuple[dict[str, _Relation], TimeDomain]:
         """Return the rows of the relations that are read, and of some more, with the domain of their times."""
-        context = self._context
-        relations, shows = context.relations(), context.instance.introspection
+        state = self._state
+        relations, shows = state.relations(), state.instance.introspection
         names = self._wanted() | {id_: relations[id_] for id_ in more}
         found = {}
         for id_, name in names.items():  # one turn per relation
-            path = context.place.path_of(context.place.export_of(id_, name))
+            path = state.directory.path_of(state.directory.export_of(id_, name))
             assert path is not None
             found[id_] = _Relation(path, shows.table(name))
-        return found, context.created().domain
+        return found, state.created().domain
 
     def _collect(self) -> bool:
         if self._future is None or not self._future.done():
@@ -182,10 +182,10 @@ class Relations:
             # What is there by now is looked at again: a write may have happened.
             self._kept.clear()
             if isinstance(error, OwnershipError):
-                self._context.check_held()
+                self._state.check_held()
                 self._owner = f"introspection-{uuid.uuid4().hex}"
             self._failed += 1
-            self._again_at = self._context.now() + pause_s(self._failed)
+            self._again_at = self._state.now() + pause_s(self._failed)
             if self._failed == 1:
                 _log.warning("the introspection is not written, which is tried again: %s", error)
             return False
@@ -195,8 +195,8 @@ class Relations:
 
     def _tell(self, upper: Antichain) -> None:
         for id_ in self._kept:
-            if self._context.instance.has(id_):
-                self._context.instance.tell(Upper(id_, INTROSPECTION_RUN, upper))
+            if self._state.instance.has(id_):
+                self._state.instance.tell(Upper(id_, INTROSPECTION_RUN, upper))
 
     def _write(self, present: Mapping[str, _Relation], domain: TimeDomain) -> Antichain:
         """Bring logs to hold rows, all at one time; return their frontier."""
@@ -217,7 +217,7 @@ class Relations:
             minimum=domain.time_to_json(domain.minimum),
             kind="collection",
             exist_ok=True,
-            storage_options=self._context.place.options(relation.path) or None,
+            storage_options=self._state.directory.options(relation.path) or None,
         )
         return _Kept(log, log.writer(owner=self._owner, takeover=True))
 

@@ -53,7 +53,7 @@ from spark_timely.masking import masked_logger
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from spark_timely.compute.drive.place import Place
+    from spark_timely.compute.drive.directory import Directory
 
 __all__ = ["Requests"]
 
@@ -116,12 +116,12 @@ class Requests:
 
     Parameters
     ----------
-    place : Place
+    directory : Directory
     """
 
-    def __init__(self, place: Place) -> None:
-        self._storage = open_storage(place.below(_FOLDER), dict(place.storage_options) or None)
-        self._place = place
+    def __init__(self, directory: Directory) -> None:
+        self._storage = open_storage(directory.below(_FOLDER), dict(directory.storage_options) or None)
+        self._directory = directory
         self._failed: dict[str, int] = {}
         # Done, and not answered yet: storage failed between.
         self._done: dict[str, dict[str, object]] = {}
@@ -156,7 +156,7 @@ class Requests:
             If nobody answered. The request stays, for the process that maintains the instance next.
         """
         if verb not in VERBS:
-            msg = f"could not ask the instance in {self._place.directory!r}: found verb {shown(verb)}"
+            msg = f"could not ask the instance in {self._directory.path!r}: found verb {shown(verb)}"
             raise InvalidUsageError(msg, hint=f"choose among {', '.join(VERBS)}")
         name = f"{clock.time_ns():020d}-{uuid.uuid4().hex}"
         text = json.dumps({"verb": verb, "arguments": dict(arguments)})
@@ -174,7 +174,7 @@ class Requests:
 
         if not wait_until(look, timeout_s=timeout_s, poll_s=_POLL_S if self._storage.local else _FAR_POLL_S):
             msg = (
-                f"could not wait for the instance in {self._place.directory!r}: found no answer after {timeout_s:g} "
+                f"could not wait for the instance in {self._directory.path!r}: found no answer after {timeout_s:g} "
                 "seconds"
             )
             raise WaitTimeoutError(msg, hint="start the instance: it takes the request up then")
@@ -261,7 +261,7 @@ class Requests:
             self._passed_over.add(name)
             _log.warning(
                 "entry %s of the requests in %r is passed over: %s",
-                shown(name), self._place.directory, described(failure),
+                shown(name), self._directory.path, described(failure),
             )  # fmt: skip
 
     def _close(self, name: str) -> None:

@@ -21,7 +21,7 @@ from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.history import History
 from spark_timely.errors import TimelyError
 from spark_timely.log.store.storage import FileStorage
-from tests.unit.compute.instances import TOTALS, handle, tasks, working
+from tests.unit.compute.instances import TOTALS, handle, runtime, tasks
 
 N_COMMANDS = 60
 
@@ -128,7 +128,7 @@ def paused(spec: dict[str, Any]) -> None:
 
         return job
 
-    with handle(Path(spec["directory"]), working=working(tasks=pausing)) as instance:
+    with handle(Path(spec["directory"]), runtime=runtime(tasks=pausing)) as instance:
         instance.maintain("log", TOTALS, spec["out"], imports={"orders": spec["log"]})
         instance.index("x", TOTALS, imports={"orders": spec["log"]}, key="k")
         for export in ("log", "x"):

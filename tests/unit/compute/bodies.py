@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_timely.compute.drive.working import ReadyTask, TaskRequest
+from spark_timely.compute.drive.runtime import ReadyTask, TaskRequest
 from spark_timely.continual.engine import TaskPlan
 from spark_timely.continual.plan import StepPlan, TaskSource
 from spark_timely.dataflow.body import Body

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_timely.compute.drive.handle import Handle
-from spark_timely.compute.drive.working import Working
+from spark_timely.compute.drive.runtime import Runtime
 from spark_timely.log import Log
 from spark_timely.log.log import create_log
 from spark_timely.spark.dataflow_tasks import catalog_of, run_one
@@ -23,13 +23,13 @@ def tasks(name: str, options: Mapping[str, Mapping[str, str]]) -> Callable[..., 
     return lambda plans, todo: [run_one(task, plans[task.output], options) for task in todo]
 
 
-def working(**changed: Any) -> Working:
+def runtime(**changed: Any) -> Runtime:
     values: dict[str, Any] = {"tasks": tasks, "files_of": catalog_of, **changed}
-    return Working(**values)
+    return Runtime(**values)
 
 
 def handle(directory: Path, **options: Any) -> Handle:
-    made = options.pop("working", None) or working()
+    made = options.pop("runtime", None) or runtime()
     return Handle(str(directory), made, **options)
 
 

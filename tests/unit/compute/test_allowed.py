@@ -59,7 +59,7 @@ def test_what_another_process_asks_for_is_taken_so_too(tmp_path: Path) -> None:
     path = at(tmp_path)
     with handle(tmp_path / "instance") as instance:
         made(instance, path)
-        Requests(instance.place).ask("allow_compaction", {"id": "totals", "frontier": [FAR]}, timeout_s=60)
+        Requests(instance.directory).ask("allow_compaction", {"id": "totals", "frontier": [FAR]}, timeout_s=60)
         assert rows(instance.peek("totals")) == AT_6
         assert instance.allow_compaction("totals", [0]) == Antichain.of(6)
 

@@ -29,7 +29,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.log import create_log, open_log
 from spark_timely.time.antichain import Antichain
-from tests.unit.compute.instances import TOTALS, append, handle, orders, rows, tasks, working
+from tests.unit.compute.instances import TOTALS, append, handle, orders, rows, runtime, tasks
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_older_start_that_is_paused_between_job_and_append(tmp_path: Path, log: 
 
         return job
 
-    old = handle(tmp_path / "instance", working=working(tasks=paused))
+    old = handle(tmp_path / "instance", runtime=runtime(tasks=paused))
     old.maintain("totals", TOTALS, str(tmp_path / "out"), imports={"orders": log.path})
     old.await_frontier("totals", 3)
     append(log, (4, 1, 1, 1), upper=5)
@@ -248,7 +248,7 @@ def test_failure_of_one_dataflow_is_shown_and_the_others_run(tmp_path: Path, log
 
 def test_requests_of_other_processes_are_done_once_and_answered(tmp_path: Path, log: Any) -> None:
     with handle(tmp_path / "instance") as instance:
-        requests = Requests(instance.place)
+        requests = Requests(instance.directory)
         asked = {"id": "totals", "query": TOTALS, "imports": {"orders": log.path}, "key": ["k"]}
         requests.ask("index", asked)
         instance.await_frontier("totals", 3)
@@ -288,11 +288,11 @@ def test_requests_of_other_processes_are_done_once_and_answered(tmp_path: Path, 
 )
 def test_what_is_refused_changes_nothing(tmp_path: Path, log: Any, call: Any, kind: type[TimelyError]) -> None:
     with handle(tmp_path / "instance") as instance:
-        before = CommandLog.at(instance.place.commands, create=False).rows()
+        before = CommandLog.at(instance.directory.commands, create=False).rows()
         with pytest.raises(kind) as caught:
             call(instance, log.path)
         assert caught.value.message.startswith("could not ")
-        assert CommandLog.at(instance.place.commands, create=False).rows() == before
+        assert CommandLog.at(instance.directory.commands, create=False).rows() == before
         assert instance.error is None
         instance.index("x", TOTALS, imports={"orders": log.path}, key="k")
         instance.await_frontier("x", 3)

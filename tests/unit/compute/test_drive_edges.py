@@ -14,9 +14,9 @@ import pytest
 
 from spark_timely.compute.command import AllowCompaction, CreateDataflow, Dataflow, Export, Import
 from spark_timely.compute.command_log import CommandLog
-from spark_timely.compute.drive import following
+from spark_timely.compute.drive import recovery
+from spark_timely.compute.drive.directory import Directory
 from spark_timely.compute.drive.handle import Handle
-from spark_timely.compute.drive.place import Place
 from spark_timely.compute.drive.requests import Requests
 from spark_timely.compute.ledger import commands_of
 from spark_timely.compute.response import Response
@@ -35,7 +35,7 @@ from spark_timely.log.log import Log, create_log, open_log
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import parse_duration
 from tests.faults.harness import long_lane
-from tests.unit.compute.instances import SCHEMA, TOTALS, append, handle, orders, rows, tasks, working
+from tests.unit.compute.instances import SCHEMA, TOTALS, append, handle, orders, rows, runtime, tasks
 from tests.unit.compute.test_drive import folded, until
 
 
@@ -95,7 +95,7 @@ def test_product_times_are_refused_where_they_cannot_be(tmp_path: Path) -> None:
 def test_domain_that_is_not_that_of_the_imports_is_refused(tmp_path: Path) -> None:
     log = create_log(tmp_path / "orders", SCHEMA, kind="collection", times=("date",), minimum=dt.date(2024, 1, 1))
     with handle(tmp_path / "instance") as instance:
-        folder = instance.place.new_folder("x")
+        folder = instance.directory.new_folder("x")
         flow = Dataflow(
             "x",
             (Import("orders", path=log.path),),
@@ -162,7 +162,7 @@ def test_subscribe_that_ends_before_anything_came_ends(tmp_path: Path, log: Log,
 
 def test_index_with_an_end_is_refused(tmp_path: Path, log: Log) -> None:
     with handle(tmp_path / "instance") as instance:
-        export = Export("x", "index", json.dumps({"folder": instance.place.new_folder("x"), "key": ["k"]}))
+        export = Export("x", "index", json.dumps({"folder": instance.directory.new_folder("x"), "key": ["k"]}))
         with pytest.raises(InvalidUsageError, match="found until="):
             instance.dataflow("x", TOTALS, [export], imports={"orders": log.path}, until=9)
 
@@ -190,13 +190,13 @@ def test_text_that_cannot_be_written_is_no_id(tmp_path: Path, log: Log) -> None:
         with pytest.raises(TimelyError, match="could not"):
             instance.index("\ud800", TOTALS, imports={"orders": log.path}, key="k")
         assert instance.error is None
-        assert CommandLog.at(instance.place.commands, create=False).rows()
+        assert CommandLog.at(instance.directory.commands, create=False).rows()
 
 
 def test_export_that_is_named_by_its_path_is_imported_by_its_id(tmp_path: Path, log: Log) -> None:
     with handle(tmp_path / "instance") as instance:
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
-        path = instance._driver.facts.path_of("totals")
+        path = instance._driver.state.path_of("totals")
         assert path is not None
         made = instance.index("keys", "SELECT k FROM t", imports={"t": path})
         assert made.imports == (Import("t", export="totals"),)
@@ -206,7 +206,7 @@ def test_export_that_is_named_by_its_path_is_imported_by_its_id(tmp_path: Path, 
             "raw",
             (Import("t", path=path),),
             '{"op":"import","name":"t"}',
-            (Export("raw", "index", json.dumps({"folder": instance.place.new_folder("raw")})),),
+            (Export("raw", "index", json.dumps({"folder": instance.directory.new_folder("raw")})),),
             Antichain.of(3),
         )
         with pytest.raises(InvalidUsageError, match="import it by its id: 'totals'"):
@@ -217,7 +217,7 @@ def test_paths_in_each_others_way_are_refused(tmp_path: Path, log: Log) -> None:
     reads = {"orders": log.path}
     with handle(tmp_path / "instance") as instance:
         instance.maintain("a", TOTALS, str(tmp_path / "out"), imports=reads)
-        before = CommandLog.at(instance.place.commands, create=False).rows()
+        before = CommandLog.at(instance.directory.commands, create=False).rows()
         for into in (
             tmp_path / "out",
             f"{tmp_path}/./out/",
@@ -233,11 +233,11 @@ def test_paths_in_each_others_way_are_refused(tmp_path: Path, log: Log) -> None:
         with pytest.raises(InvalidUsageError, match="is written into"):
             instance.dataflow("twice", TOTALS, twice, imports=reads)
         for folder in ("commands", "collections/../commands", "collections", ".."):
-            flow = instance._descriptions.planned("x", TOTALS, reads, {})
+            flow = instance._descriptions._planned("x", TOTALS, reads, {})
             export = Export("x", "index", json.dumps({"folder": folder}))
             with pytest.raises(InvalidUsageError, match="found folder"):
                 instance.send(CreateDataflow(Dataflow("x", flow[1], flow[0].text, (export,), Antichain.of(3))))
-        assert CommandLog.at(instance.place.commands, create=False).rows() == before
+        assert CommandLog.at(instance.directory.commands, create=False).rows() == before
         instance.drop("a")
         instance.maintain("b", TOTALS, str(tmp_path / "out2"), imports=reads)
         instance.await_frontier("b", 3)
@@ -246,25 +246,27 @@ def test_paths_in_each_others_way_are_refused(tmp_path: Path, log: Log) -> None:
 def test_directory_is_the_same_however_it_is_written(tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for directory in ("instance", str(tmp_path / "instance") + "/", f"file://{tmp_path}/instance"):
-        with Handle(directory, working()) as instance:
+        with Handle(directory, runtime()) as instance:
             if not instance.has("totals"):
                 instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
             instance.await_frontier("totals", 3)
-            assert not instance._driver._upkeep.gone
+            assert not instance._driver.folders.gone
         assert len(list((tmp_path / "instance" / "collections").iterdir())) == 1
 
 
 def test_secrets_are_in_no_text(tmp_path: Path, log: Log) -> None:
-    place = Place(str(tmp_path / "instance"), {"aws_secret_access_key": "tops3cret"}, {log.path: {"key": "tops3cret"}})
+    place = Directory(
+        str(tmp_path / "instance"), {"aws_secret_access_key": "tops3cret"}, {log.path: {"key": "tops3cret"}}
+    )
     assert "tops3cret" not in repr(place)
     options = {log.path: {"timeout": "tops3cret"}}
     with handle(tmp_path / "instance", options_of=options) as instance:
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
         instance.await_frontier("totals", 3)
         texts = [
-            repr(instance._driver._hosting.around),
+            repr(instance._driver.state.directory),
             repr(instance),
-            *(text for _, text in CommandLog.at(instance.place.commands, create=False).rows()),
+            *(text for _, text in CommandLog.at(instance.directory.commands, create=False).rows()),
         ]
     assert "tops3cret" not in " ".join(texts)
 
@@ -286,7 +288,7 @@ def test_id_that_was_given_again_is_the_newer_one(tmp_path: Path, log: Log) -> N
     with handle(tmp_path / "instance") as instance:
         instance.drop("p")
         instance.index("p", "SELECT k FROM t WHERE k > 1")
-        commands = commands_of(CommandLog.at(instance.place.commands, create=False).rows())
+        commands = commands_of(CommandLog.at(instance.directory.commands, create=False).rows())
         made = [each.dataflow.name for each in commands if isinstance(each, CreateDataflow)]
         assert made == ["p", "t", "p"]  # not reduced yet
     with handle(tmp_path / "instance") as instance:
@@ -312,7 +314,7 @@ def test_step_that_fails_once_repeats_nothing_of_a_subscribe(tmp_path: Path, log
 
         return job
 
-    with handle(tmp_path / "instance", working=working(tasks=failing)) as instance:
+    with handle(tmp_path / "instance", runtime=runtime(tasks=failing)) as instance:
         batches = instance.subscribe(TOTALS, imports={"orders": log.path}, as_of=2)
         found = until(batches, 4)
         fails.set()
@@ -406,7 +408,7 @@ def test_close_while_steps_and_peeks_are_running(tmp_path: Path, log: Log) -> No
 
         return job
 
-    instance = handle(tmp_path / "instance", working=working(tasks=slow))
+    instance = handle(tmp_path / "instance", runtime=runtime(tasks=slow))
     instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
     assert reached.wait(60)
     errors: list[BaseException] = []
@@ -434,10 +436,10 @@ def test_close_while_steps_and_peeks_are_running(tmp_path: Path, log: Log) -> No
 
 def test_request_to_a_replaced_start_is_left_to_the_newer(tmp_path: Path, log: Log) -> None:
     old = handle(tmp_path / "instance")
-    requests = Requests(old.place)
+    requests = Requests(old.directory)
     asked = {"id": "x", "query": TOTALS, "imports": {"orders": log.path}}
     with old._driver._lock:  # it is about to do what was asked, and is replaced
-        CommandLog.at(old.place.commands).take_over()
+        CommandLog.at(old.directory.commands).take_over()
         with pytest.raises(WaitTimeoutError):
             requests.ask("index", asked, timeout_s=0.1)
         assert requests.take(old) == 0
@@ -522,7 +524,7 @@ def test_take_over_that_breaks_off_loses_no_command(tmp_path: Path, log: Log, mo
 
         with follower._driver._lock:
             leader.index("more", TOTALS, imports={"orders": log.path}, key="k")
-            monkeypatch.setattr(following, "resumed", broken)
+            monkeypatch.setattr(recovery, "resumed", broken)
             with pytest.raises(StorageError):
                 follower.allow_writes()
         with pytest.raises(StorageError):
@@ -553,7 +555,7 @@ def test_imports_are_retained_until_a_dataflow_is_dropped(tmp_path: Path, log: L
         return len(log.retainers())
 
     reads = {"orders": log.path}
-    with handle(tmp_path / "instance", working=working(retain=retain)) as instance:
+    with handle(tmp_path / "instance", runtime=runtime(retain=retain)) as instance:
         instance.index("totals", TOTALS, imports=reads, key="k")
         instance.await_frontier("totals", 3)
         batches = instance.subscribe(TOTALS, imports=reads)
@@ -565,7 +567,7 @@ def test_imports_are_retained_until_a_dataflow_is_dropped(tmp_path: Path, log: L
         until(others, 4)
         wait_until(lambda: retainers() == 2)
     assert retainers() == 1
-    with handle(tmp_path / "instance", working=working(retain=retain)) as instance:
+    with handle(tmp_path / "instance", runtime=runtime(retain=retain)) as instance:
         instance.await_frontier("totals", 3)
         instance.drop("totals")
         wait_until(lambda: retainers() == 0)
@@ -577,8 +579,9 @@ def test_nothing_grows_with_what_comes_and_goes(tmp_path: Path, log: Log) -> Non
     def sizes() -> dict[str, int]:
         driver = instance._driver
         parts = (
-            *(instance, driver, driver.context, driver.instance, driver.instance._session),
-            *(driver._hosting, driver._watches, driver._peeks, driver._subscribes, driver._copies, driver._upkeep),
+            *(instance, driver, driver.state, driver.instance, driver.instance._session),
+            *(driver.worker, driver.worker.watches, driver.peeks, driver._subscribes, driver._copies, driver.folders),
+            driver._compaction,
         )
         found = {
             f"{type(part).__name__}.{name}": len(value)
@@ -617,7 +620,7 @@ def test_nothing_grows_with_what_comes_and_goes(tmp_path: Path, log: Log) -> Non
         instance.peek("totals")
         instance.send(AllowCompaction("totals", Antichain.of(3)))
         instance._driver.instance.history.reduce()
-        instance._driver._upkeep.gone.clear()
+        instance._driver.folders.gone.clear()
 
     with handle(tmp_path / "instance") as instance:
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")

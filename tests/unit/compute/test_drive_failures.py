@@ -22,7 +22,7 @@ from spark_timely.log.log import Log, create_log, open_log
 from spark_timely.time.antichain import Antichain
 from tests.faults.harness import long_lane
 from tests.modules import ROOT
-from tests.unit.compute.instances import TOTALS, append, handle, orders, rows, tasks, working
+from tests.unit.compute.instances import TOTALS, append, handle, orders, rows, runtime, tasks
 from tests.unit.compute.test_drive_edges import wait_until
 
 ROWS = "SELECT k, v FROM orders"
@@ -81,13 +81,13 @@ def test_subscribe_whose_jobs_fail_again_and_again_ends(
 
         return job
 
-    with handle(tmp_path / "instance", working=working(tasks=failing)) as instance:
+    with handle(tmp_path / "instance", runtime=runtime(tasks=failing)) as instance:
         hears(instance.subscribe(SUM, imports={"orders": log.path}))
 
 
 def test_copy_whose_dataflow_fails_says_so(tmp_path: Path, log: Log) -> None:
     spoil(log)
-    with handle(tmp_path / "instance", working=working(copy=lambda *_: 1)) as instance, pytest.raises(OperatorError):
+    with handle(tmp_path / "instance", runtime=runtime(copy=lambda *_: 1)) as instance, pytest.raises(OperatorError):
         instance.copy_to(SUM, str(tmp_path / "copy"), imports={"orders": log.path}, as_of=4, timeout_s=30)
 
 
@@ -101,7 +101,7 @@ def test_follower_copies_what_is_maintained(tmp_path: Path, log: Log) -> None:
     with handle(tmp_path / "instance") as leader:
         leader.index("totals", TOTALS, imports={"orders": log.path}, key="k")
         leader.await_frontier("totals", 3)
-        with handle(tmp_path / "instance", working=working(copy=copy), read_only=True) as follower:
+        with handle(tmp_path / "instance", runtime=runtime(copy=copy), read_only=True) as follower:
             follower.await_frontier("totals", 3)
             assert follower.copy_to("totals", str(tmp_path / "copy"), timeout_s=30) == 2
             assert "copy-" not in str(follower.show("exports"))
@@ -203,7 +203,7 @@ def test_subscribes_and_copies_behind_what_failed_hear_of_it(tmp_path: Path, log
 
     queries = ["SELECT k, s FROM sums", "SELECT k FROM ones", "SELECT k, count(*) AS n FROM ones GROUP BY k"]
     queries += [json.dumps({"op": "import", "name": id_}) for id_ in ("sums", "ones")]
-    with handle(tmp_path / "instance", working=working(copy=copy)) as instance:
+    with handle(tmp_path / "instance", runtime=runtime(copy=copy)) as instance:
         instance.index("sums", SUM, imports={"orders": log.path}, key="k")
         instance.index("ones", "SELECT k FROM sums", key="k")
         instance.index("well", ROWS, imports={"orders": log.path}, key="k")
@@ -280,7 +280,7 @@ def test_peeks_of_all_that_reads_what_failed_are_answered(
     monkeypatch.setattr(outputs, "_PAUSES_S", (0.01, 0.02))
     rng, broken = random.Random(seed), Broken()
     reads: dict[str, set[str]] = {}
-    with handle(tmp_path / "instance", working=working(tasks=broken)) as instance:
+    with handle(tmp_path / "instance", runtime=runtime(tasks=broken)) as instance:
         for number in range(5):
             id_, source = f"e{number}", rng.choice(["orders", *reads])
             query = f"SELECT k, count(*) AS n FROM {source} GROUP BY k"

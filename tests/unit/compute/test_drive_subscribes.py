@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.compute.drive import batches as waiting
 from spark_timely.compute.drive import subscribes
 from spark_timely.log.log import Log
 from tests.unit.compute.instances import TOTALS, append, handle, orders
@@ -23,7 +22,7 @@ def log(tmp_path: Path) -> Log:
 
 
 def test_batches_that_nobody_takes_are_not_read_on(tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_MOST_WAITING", 3)
+    monkeypatch.setattr(subscribes, "_MOST_WAITING", 3)
     with handle(tmp_path / "instance") as instance:
         lazy = instance.subscribe(TOTALS, imports={"orders": log.path})
         eager = instance.subscribe(TOTALS, imports={"orders": log.path})

@@ -12,7 +12,7 @@ import pytest
 from spark_timely.cli import main
 from spark_timely.compute.command_log import CommandLog
 from spark_timely.compute.drive import driver as drivers
-from spark_timely.compute.drive import upkeep
+from spark_timely.compute.drive import folders
 from spark_timely.compute.drive.requests import Requests
 from spark_timely.compute.ledger import Ledger, Mark
 from spark_timely.errors import InvalidUsageError, LogFormatError, MissingError, OwnershipError, RolledBackError
@@ -29,7 +29,7 @@ def log(tmp_path: Path) -> Log:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "_GONE_S", 0.0)
+    monkeypatch.setattr(folders, "_GONE_S", 0.0)
     monkeypatch.setattr(drivers, "_UPKEEP_S", 0.0)
 
 
@@ -70,9 +70,9 @@ def test_only_what_somebody_names_is_removed(tmp_path: Path, log: Log, soon: Non
         for name in ("none", "..", ".", "mine/below", "", 5):
             with pytest.raises(MissingError):
                 instance.remove(name)  # type: ignore[arg-type]
-        Requests(instance.place).ask("remove", {"id": "mine"})
+        Requests(instance.directory).ask("remove", {"id": "mine"})
         wait_until(lambda: names(directory) == {"totals", "yours"}, deadline_s=30, what="the removal")
-        wait_until(lambda: not instance._driver.context.ledger.marks, deadline_s=30, what="the end of the mark")
+        wait_until(lambda: not instance._driver.state.ledger.marks, deadline_s=30, what="the end of the mark")
         with handle(directory, read_only=True) as follower, pytest.raises(OwnershipError):
             follower.remove("yours")
 

@@ -43,7 +43,7 @@ def export(id_: str, kind: Any = "index") -> Export:
 
 
 def commands(instance: Handle) -> list[Command]:
-    return commands_of(CommandLog.at(instance.place.commands, create=False).rows())
+    return commands_of(CommandLog.at(instance.directory.commands, create=False).rows())
 
 
 def test_function_is_called_as_that_of_map(tmp_path: Path, log: Log) -> None:
@@ -80,7 +80,7 @@ def test_subscribe_and_text_of_a_plan(tmp_path: Path, log: Log) -> None:
 
 def test_functions_are_let_go_with_their_dataflow(tmp_path: Path, log: Log) -> None:
     with handle(tmp_path / "instance") as instance:
-        known = instance._driver.context.working.functions.known
+        known = instance._driver.state.runtime.functions.known
         asked: dict[str, Any] = {"imports": {"orders": log.path}, "interactive": True, "functions": {"twice": twice}}
         instance.dataflow("sums", SUMS, [export("sums")], **asked)
         with pytest.raises(InvalidUsageError, match="'sums'"):  # an id in use: its own function stays
@@ -141,7 +141,7 @@ def test_refused_function_changes_nothing(tmp_path: Path, log: Log, call: Any, t
         assert told in str(caught.value)
         assert commands(instance) == before
         assert not instance.has("x")
-        assert not instance._driver.context.working.functions.known
+        assert not instance._driver.state.runtime.functions.known
 
 
 def test_command_that_lasts_has_no_function_however_it_is_sent(tmp_path: Path, log: Log) -> None:

@@ -13,8 +13,9 @@ import pytest
 
 import spark_timely as st
 from spark_timely.compute.command import CreateDataflow, Dataflow, Export, Import, Schedule
+from spark_timely.compute.drive.directory import details_of
 from spark_timely.compute.drive.handle import Batches, Handle
-from spark_timely.compute.drive.place import details_of
+from spark_timely.compute.drive.state import State
 from spark_timely.compute.plan import parse_plan
 from spark_timely.compute.response import Response
 from spark_timely.errors import (
@@ -128,7 +129,7 @@ def test_batches_are_forgotten_without_any_lock(tmp_path: Path, log: Log) -> Non
     with handle(tmp_path / "instance") as instance:
         mine = [instance.subscribe(ALL, imports={"orders": log.path})]
         forgets = threading.Thread(target=mine.clear)
-        with instance._changed, instance._driver.context.lock:
+        with instance._changed, instance._driver.state.lock:
             forgets.start()
             forgets.join(30)
             assert not forgets.is_alive()
@@ -267,7 +268,7 @@ WRONG: dict[str, Callable[[Any, str], object]] = {
 def test_what_is_no_id_query_or_path_is_refused(tmp_path: Path, log: Log) -> None:
     with run(tmp_path) as instance:
         wait_until(lambda: instance._turns >= 2)
-        before = open_log(instance.place.commands).frontier()
+        before = open_log(instance.directory.commands).frontier()
         for what, ask in WRONG.items():
             with pytest.raises(InvalidUsageError, match="could not ") as caught:
                 ask(instance, log.path)
@@ -276,7 +277,7 @@ def test_what_is_no_id_query_or_path_is_refused(tmp_path: Path, log: Log) -> Non
         assert n_dataflows(instance) == 0
         assert not instance._batches
         assert not instance._copied
-        assert open_log(instance.place.commands).frontier() == before
+        assert open_log(instance.directory.commands).frontier() == before
 
 
 # Peeks -------------------------------------------------------------------------------------------
@@ -319,11 +320,11 @@ def test_keys_are_read_as_a_peek_of_a_log_reads_them(tmp_path: Path, people: Log
 def test_keys_of_what_is_not_written_yet_are_waited_with(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def schema_of(_: Handle, id_: str) -> pa.Schema:
+    def schema_of(_: State, id_: str) -> pa.Schema:
         msg = f"could not tell the columns of {id_!r}: found nothing"
         raise MissingError(msg, hint="wait")
 
-    monkeypatch.setattr(Handle, "schema_of", schema_of)
+    monkeypatch.setattr(State, "schema_of", schema_of)
     with handle(tmp_path / "instance") as instance:
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k", as_of=5)
         with pytest.raises(InvalidUsageError, match="found keys"):
@@ -416,7 +417,7 @@ def test_relative_path_of_a_log_is_of_who_said_it(tmp_path: Path, log: Log, monk
         instance.dataflow("made", TOTALS, [Export("made", "log", '{"path": "made"}')], imports={"orders": "../orders"})
         for id_ in ("kept", "over", "copy", "made"):
             instance.await_frontier(id_, 3)
-            assert details_of(instance._driver.facts.exports()[id_])["path"] == str(first / id_)
+            assert details_of(instance._driver.state.exports()[id_])["path"] == str(first / id_)
     monkeypatch.chdir(second)
     append(log, (4, 1, 1, 1), upper=5)
     with run(tmp_path) as instance:
@@ -446,7 +447,7 @@ def test_command_log_with_a_relative_path_still_opens(
         instance.await_frontier("kept", 3)
     append(log, (4, 1, 1, 1), upper=5)
     with handle(tmp_path / "instance") as instance:
-        assert details_of(instance._driver.facts.exports()["kept"]) == {"path": "kept"}
+        assert details_of(instance._driver.state.exports()["kept"]) == {"path": "kept"}
         instance.await_frontier("kept", 4)
         with pytest.raises(InvalidUsageError, match=f"written into '{tmp_path}/kept'"):
             instance.maintain("other", TOTALS, tmp_path / "kept", imports={"orders": log.path})

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from spark_timely.log.log import create_log, open_log
 from tests.property.test_dataflow import runner
-from tests.unit.compute.instances import SCHEMA, TOTALS, handle, working
+from tests.unit.compute.instances import SCHEMA, TOTALS, handle, runtime
 
 ROWS, KEYS = 150_000, 5_000
 
@@ -45,11 +45,11 @@ def test_answer_does_not_depend_on_how_steps_are_cut_by_key(tmp_path: Path) -> N
 
             return counted
 
-        made = working(tasks=tasks, keyed_bytes=lambda cut=keyed_bytes: cut)
-        with handle(tmp_path / f"instance-{keyed_bytes}", working=made) as instance:
+        made = runtime(tasks=tasks, keyed_bytes=lambda cut=keyed_bytes: cut)
+        with handle(tmp_path / f"instance-{keyed_bytes}", runtime=made) as instance:
             instance.index("totals", TOTALS, imports={"orders": log.path}, key="k", as_of=0)
             instance.await_frontier("totals", 1)
-            path = instance._driver.facts.path_of("totals")
+            path = instance._driver.state.path_of("totals")
             assert path is not None
             found[keyed_bytes] = [
                 open_log(path).snapshot(at).select(["k", "n", "s", "_diff"]).sort_by("k") for at in (0, 1)

@@ -17,8 +17,8 @@ import spark_timely as st
 from spark_timely.cli import main
 from spark_timely.compute.command import CreateInstance, InitializationComplete, Peek, UpdateConfiguration, text_of
 from spark_timely.compute.command_log import CommandLog
+from spark_timely.compute.drive.directory import Directory
 from spark_timely.compute.drive.handle import Handle
-from spark_timely.compute.drive.place import Place
 from spark_timely.compute.drive.requests import Requests
 from spark_timely.compute.response import PeekResponse, Response
 from spark_timely.errors import (
@@ -37,7 +37,7 @@ from spark_timely.errors import (
 from spark_timely.log.log import Log, create_log, open_log
 from spark_timely.spark.compute import ComputeInstance
 from tests.unit.compute.bodies import COPIES, Stand
-from tests.unit.compute.instances import SCHEMA, TOTALS, handle, orders, rows, working
+from tests.unit.compute.instances import SCHEMA, TOTALS, handle, orders, rows, runtime
 from tests.unit.compute.test_drive_edges import wait_until
 
 Made: TypeAlias = dict[str, Any]
@@ -54,7 +54,7 @@ def log(tmp_path: Path) -> Log:
 
 def said(instance: Handle) -> list[tuple[int, str]]:
     """Return what is in the command log."""
-    return CommandLog.at(instance.place.commands, create=False).rows()
+    return CommandLog.at(instance.directory.commands, create=False).rows()
 
 
 def files(path: Path) -> dict[str, bytes]:
@@ -151,7 +151,7 @@ def test_what_is_in_the_way_of_a_task_is_refused(
 ) -> None:
     make(tmp_path / "into", {"schema": SCHEMA, "kind": "stream"})
     asked: dict[str, Any] = {"inputs": {"orders": log.path}, "as_of": 1}
-    with handle(tmp_path / "instance", working=working(task_bodies=Stand())) as instance:
+    with handle(tmp_path / "instance", runtime=runtime(task_bodies=Stand())) as instance:
         before, there = said(instance), files(tmp_path)
         with pytest.raises(kind, match=words):
             instance.continual_task("copy", COPIES, into=tmp_path / "into", **asked)
@@ -213,7 +213,7 @@ def test_unknown_configuration_is_refused_with_what_is_known(tmp_path: Path) -> 
 
 
 def test_unknown_name_in_a_command_log_is_read(tmp_path: Path, log: Log) -> None:
-    place = Place(str(tmp_path / "instance"))
+    place = Directory(str(tmp_path / "instance"))
     commands = CommandLog.at(place.commands)
     commands.take_over()
     told = (CreateInstance(), UpdateConfiguration({"of_another_version": 1, "hydration_limit": 7}))
@@ -284,7 +284,7 @@ def test_length_that_is_none_is_refused_at_once(tmp_path: Path, retain: Any) -> 
 @pytest.mark.parametrize("timeout_s", ["5s", None, -1, float("nan"), True, [5]])
 def test_time_to_close_that_is_none_is_refused(tmp_path: Path, timeout_s: Any) -> None:
     instance = object.__new__(ComputeInstance)
-    instance.place = Place(str(tmp_path))
+    instance.directory = Directory(str(tmp_path))
     with pytest.raises(InvalidUsageError, match=r"could not close the instance in .*found timeout_s="):
         instance.close(timeout_s=timeout_s)
 
@@ -322,7 +322,7 @@ def test_peek_at_what_is_dropped_meanwhile_names_it(tmp_path: Path) -> None:
     with handle(tmp_path / "instance", on_response=answers.append) as one:
         one.index("totals", TOTALS, imports={"orders": log.path}, key="k", as_of="2024-01-02")
         one.await_frontier("totals", "2024-01-03")
-        one.send(Peek("p", one._driver.facts.domain_of("totals").parse_time("2024-01-09"), "totals"))
+        one.send(Peek("p", one._driver.state.domain_of("totals").parse_time("2024-01-09"), "totals"))
         one.drop("totals")
         wait_until(lambda: any(isinstance(each, PeekResponse) for each in answers))
     (found,) = [each for each in answers if isinstance(each, PeekResponse)]

@@ -12,9 +12,9 @@ import pytest
 from spark_timely.compute.command import CreateInstance, CreateTimely, InitializationComplete
 from spark_timely.compute.command_log import CommandLog
 from spark_timely.compute.drive import relations
-from spark_timely.compute.drive.batches import Batches
+from spark_timely.compute.drive.directory import Directory
 from spark_timely.compute.drive.handle import Handle
-from spark_timely.compute.drive.place import Place
+from spark_timely.compute.drive.subscribes import Batches
 from spark_timely.compute.history import rows_of
 from spark_timely.compute.introspection import RELATIONS
 from spark_timely.compute.ledger import commands_of
@@ -106,14 +106,14 @@ def test_sql_over_relations_joins_what_was_at_one_moment(tmp_path: Path, log: Lo
 
 
 def _newest(instance: Handle, id_: str) -> pa.Table:
-    if instance.frontier(id_) == instance._driver.facts.domain_of(id_).minimum_frontier:
+    if instance.frontier(id_) == instance._driver.state.domain_of(id_).minimum_frontier:
         return pa.table({})
     return instance.peek(id_)
 
 
 def test_next_start_corrects_what_the_last_one_left(tmp_path: Path, log: Log) -> None:
     query = "SELECT export_id, state FROM timely_hydration"
-    place = Place(str(tmp_path / "instance"))
+    place = Directory(str(tmp_path / "instance"))
     with handle(tmp_path / "instance") as instance:
         instance.index("states", query)
         shown = instance.subscribe("timely_hydration", id_="passing")
@@ -181,7 +181,7 @@ def test_follower_peeks_relations_and_does_not_write_them(tmp_path: Path, log: L
 def test_instance_is_created_with_its_relations(tmp_path: Path) -> None:
     with handle(tmp_path / "instance"):
         pass
-    commands = CommandLog.at(Place(str(tmp_path / "instance")).commands)
+    commands = CommandLog.at(Directory(str(tmp_path / "instance")).commands)
     (found,) = [each for each in commands_of(commands.rows()) if isinstance(each, CreateInstance)]
     assert dict(found.introspection) == {name: f"timely_{name}" for name in RELATIONS}
     with handle(tmp_path / "instance") as instance, pytest.raises(MissingError):
@@ -189,7 +189,7 @@ def test_instance_is_created_with_its_relations(tmp_path: Path) -> None:
 
 
 def test_times_that_no_clock_gives_are_refused(tmp_path: Path) -> None:
-    commands = CommandLog.at(Place(str(tmp_path / "instance")).commands)
+    commands = CommandLog.at(Directory(str(tmp_path / "instance")).commands)
     commands.take_over()
     made = CreateInstance({"lag": "lag"}, domain=TimeDomain(("long", "long"), (0, 0)))
     commands.store(rows_of((CreateTimely(1, "me"), made, InitializationComplete())))

@@ -90,7 +90,7 @@ def answer(requests: Requests, name: str) -> Any:
 
 def state(instance: Handle) -> dict[str, object]:
     return {
-        "ids": sorted(instance._driver.facts.exports()),
+        "ids": sorted(instance._driver.state.exports()),
         "configuration": instance.configured(["hydration_limit", "steps_at_once"]),
         "allowed": instance._driver.instance.allowed("totals").elements if instance.has("totals") else None,
     }
@@ -98,7 +98,7 @@ def state(instance: Handle) -> dict[str, object]:
 
 def lasting(instance: Handle) -> int:
     """Return how often the command log was written."""
-    commands = CommandLog.at(instance.place.commands, create=False)
+    commands = CommandLog.at(instance.directory.commands, create=False)
     (upper,) = commands.log.frontier().elements
     return int(upper[0])
 
@@ -143,14 +143,14 @@ def test_request_is_done_once_wherever_the_process_ends(tmp_path: Path, log: Log
         old = begun(folder, log, keeps=what == "drop of a log")
         unchanged = state(old)
         arguments = given(folder, log)
-        name = asked(Requests(old.place), verb, arguments)
-        killed, met = Requests(old.place), list[str]()
+        name = asked(Requests(old.directory), verb, arguments)
+        killed, met = Requests(old.directory), list[str]()
         killed._storage = Steps(killed._storage, STEPS, met, last)  # type: ignore[assignment]
         with pytest.raises(KilledError):
             killed.take(Steps(old, (verb,), met, last))  # type: ignore[arg-type]
         abandoned(old)
         with handle(folder) as new:
-            requests, before = Requests(new.place), lasting(new)
+            requests, before = Requests(new.directory), lasting(new)
             changed = state(new)
             requests.take(new)
             assert answer(requests, name) is None, last
@@ -167,8 +167,8 @@ def test_request_is_done_once_wherever_the_process_ends(tmp_path: Path, log: Log
 @pytest.mark.parametrize("last", ["after put begun", "after drop"])
 def test_what_is_made_after_a_drop_began_is_not_dropped(tmp_path: Path, log: Log, last: str) -> None:
     old = begun(tmp_path / "instance", log)
-    name = asked(Requests(old.place), "drop", {"id": "totals"})
-    killed = Requests(old.place)
+    name = asked(Requests(old.directory), "drop", {"id": "totals"})
+    killed = Requests(old.directory)
     killed._storage = Steps(killed._storage, STEPS, [], last)  # type: ignore[assignment]
     with pytest.raises(KilledError):
         killed.take(Steps(old, ("drop",), [], last))  # type: ignore[arg-type]
@@ -177,7 +177,7 @@ def test_what_is_made_after_a_drop_began_is_not_dropped(tmp_path: Path, log: Log
         if new.has("totals"):
             new.drop("totals")
         new.index("totals", TOTALS, imports={"orders": log.path}, key="k")
-        requests = Requests(new.place)
+        requests = Requests(new.directory)
         requests.take(new)
         assert answer(requests, name) is None
         assert new.has("totals")
@@ -186,29 +186,29 @@ def test_what_is_made_after_a_drop_began_is_not_dropped(tmp_path: Path, log: Log
 
 def test_value_that_was_changed_after_a_configure_stays(tmp_path: Path, log: Log) -> None:
     old = begun(tmp_path / "instance", log)
-    asked(Requests(old.place), "configure", {"hydration_limit": 7})
-    killed = Requests(old.place)
+    asked(Requests(old.directory), "configure", {"hydration_limit": 7})
+    killed = Requests(old.directory)
     with pytest.raises(KilledError):
         killed.take(Steps(old, ("configure",), [], "after configure"))  # type: ignore[arg-type]
     abandoned(old)
     with handle(tmp_path / "instance") as new:
         assert new.configured(["hydration_limit"]) == {"hydration_limit": 7}
         new.configure(hydration_limit=8)
-        Requests(new.place).take(new)
+        Requests(new.directory).take(new)
         assert new.configured(["hydration_limit"]) == {"hydration_limit": 8}
 
 
 def test_compaction_that_was_allowed_is_not_of_another_index(tmp_path: Path, log: Log) -> None:
     old = begun(tmp_path / "instance", log)
-    asked(Requests(old.place), "allow_compaction", {"id": "totals", "frontier": [3]})
-    killed = Requests(old.place)
+    asked(Requests(old.directory), "allow_compaction", {"id": "totals", "frontier": [3]})
+    killed = Requests(old.directory)
     with pytest.raises(KilledError):
         killed.take(Steps(old, ("allow_compaction",), [], "after allow_compaction"))  # type: ignore[arg-type]
     abandoned(old)
     with handle(tmp_path / "instance") as new:
         new.drop("totals")
         new.index("totals", TOTALS, imports={"orders": log.path}, key="k", as_of=1)
-        Requests(new.place).take(new)
+        Requests(new.directory).take(new)
         assert new._driver.instance.allowed("totals").elements == ((1,),)
 
 
@@ -216,9 +216,9 @@ def test_compaction_that_was_allowed_is_not_of_another_index(tmp_path: Path, log
 @pytest.mark.parametrize("verb", ["drop", "index"])
 def test_answer_ends_its_request(tmp_path: Path, log: Log, verb: str, taken: bool) -> None:
     old = begun(tmp_path / "instance", log)
-    requests = Requests(old.place)
+    requests = Requests(old.directory)
     name = asked(requests, *((verb, ASKED[verb][1](tmp_path, log))))
-    killed = Requests(old.place)
+    killed = Requests(old.directory)
     killed._storage = Steps(killed._storage, STEPS, [], "after put answer")  # type: ignore[assignment]
     with pytest.raises(KilledError):
         killed.take(old)
@@ -239,7 +239,7 @@ def test_answer_ends_its_request(tmp_path: Path, log: Log, verb: str, taken: boo
 
 def test_asking_deletes_the_request_before_the_answer(tmp_path: Path, log: Log) -> None:
     with begun(tmp_path / "instance", log) as instance:
-        asks, takes, met = Requests(instance.place), Requests(instance.place), list[str]()
+        asks, takes, met = Requests(instance.directory), Requests(instance.directory), list[str]()
         inner = asks._storage
 
         class Looking(Steps):
@@ -256,7 +256,7 @@ def test_asking_deletes_the_request_before_the_answer(tmp_path: Path, log: Log) 
 
 def test_refusal_leaves_nothing_and_names_what_is_missing(tmp_path: Path, log: Log) -> None:
     with begun(tmp_path / "instance", log) as instance:
-        requests = Requests(instance.place)
+        requests = Requests(instance.directory)
         instance.index("over", "SELECT k FROM totals")
         instance.write_down()  # reduced, as it would be within a second
         before, written = state(instance), lasting(instance)
@@ -277,7 +277,7 @@ def test_refusal_leaves_nothing_and_names_what_is_missing(tmp_path: Path, log: L
 
 def test_answer_is_written_later_and_nothing_is_repeated(tmp_path: Path, log: Log) -> None:
     with begun(tmp_path / "instance", log) as instance:
-        requests = Requests(instance.place)
+        requests = Requests(instance.directory)
         name = asked(requests, "index", ASKED["index"][1](tmp_path, log))
         inner = requests._storage
 
@@ -302,7 +302,7 @@ def test_answer_is_written_later_and_nothing_is_repeated(tmp_path: Path, log: Lo
 
 def test_request_that_fails_of_storage_is_tried_again(tmp_path: Path, log: Log) -> None:
     with begun(tmp_path / "instance", log) as instance:
-        requests = Requests(instance.place)
+        requests = Requests(instance.directory)
         first = asked(requests, "drop", {"id": "totals"})
         with pytest.raises(WaitTimeoutError):
             requests.ask("configure", {"hydration_limit": 7}, timeout_s=0.0)
@@ -323,7 +323,7 @@ def test_request_that_fails_of_storage_is_tried_again(tmp_path: Path, log: Log) 
 
 def test_what_was_left_for_a_day_is_deleted(tmp_path: Path, log: Log) -> None:
     with begun(tmp_path / "instance", log) as instance:
-        requests = Requests(instance.place)
+        requests = Requests(instance.directory)
         asked(requests, "drop", {"id": "none"})
         requests.take(instance)
         kept = files(requests)
@@ -335,7 +335,7 @@ def test_what_was_left_for_a_day_is_deleted(tmp_path: Path, log: Log) -> None:
 
 def test_damaged_request_is_answered(tmp_path: Path, log: Log) -> None:
     with begun(tmp_path / "instance", log) as instance:
-        requests = Requests(instance.place)
+        requests = Requests(instance.directory)
         for number, text in enumerate((b"", b"[]", b"{}", b'{"verb": "close", "arguments": {}}', b"\xff")):
             if number == 0:
                 name = asked(requests, "drop", {"id": "totals"})  # which makes the folder
@@ -381,7 +381,7 @@ def test_entry_that_is_no_file_holds_up_no_request(
     tmp_path: Path, log: Log, caplog: pytest.LogCaptureFixture, make: Callable[[Path], None]
 ) -> None:
     with begun(tmp_path / "instance", log) as instance, caplog.at_level(logging.WARNING):
-        requests = Requests(instance.place)
+        requests = Requests(instance.directory)
         name = asked(requests, "drop", {"id": "totals"})
         entry = tmp_path / "instance" / "requests" / f"{FIRST}.json"
         make(entry)
@@ -404,7 +404,7 @@ def test_request_that_cannot_be_read_holds_up_no_other(
     tmp_path: Path, log: Log, caplog: pytest.LogCaptureFixture, failure: type[Exception]
 ) -> None:
     with begun(tmp_path / "instance", log) as instance, caplog.at_level(logging.WARNING):
-        requests = Requests(instance.place)
+        requests = Requests(instance.directory)
         name = asked(requests, "drop", {"id": "totals"})
         inner = requests._storage
         inner.put(f"{FIRST}.json", b"{}", replace=False)
@@ -430,7 +430,7 @@ def test_request_that_cannot_be_read_holds_up_no_other(
 @pytest.mark.parametrize("name", [f"{FIRST}.begun", f"{FIRST}.answer", f"{'²' * 20}-a.answer", ".new", f"{FIRST}.new"])
 def test_other_entries_that_are_no_files_hold_up_nothing(tmp_path: Path, log: Log, name: str) -> None:
     with begun(tmp_path / "instance", log) as instance:
-        requests = Requests(instance.place)
+        requests = Requests(instance.directory)
         done = asked(requests, "drop", {"id": "totals"})
         (tmp_path / "instance" / "requests" / name).mkdir()
         requests._storage.put(f"{2:020d}-old.begun", b"{}", replace=False)
@@ -444,7 +444,7 @@ def test_other_entries_that_are_no_files_hold_up_nothing(tmp_path: Path, log: Lo
 
 def test_folder_that_is_called_as_a_request_holds_up_nothing(tmp_path: Path, log: Log) -> None:
     with begun(tmp_path / "instance", log) as instance:
-        requests = Requests(instance.place)
+        requests = Requests(instance.directory)
         done = asked(requests, "drop", {"id": "totals"})
         for end in ("json", "answer"):
             (tmp_path / "instance" / "requests" / f"{FIRST}.{end}").mkdir()
@@ -455,7 +455,7 @@ def test_folder_that_is_called_as_a_request_holds_up_nothing(tmp_path: Path, log
 
 def test_answer_that_cannot_be_written_holds_up_no_other(tmp_path: Path, log: Log) -> None:
     with begun(tmp_path / "instance", log) as instance:
-        requests = Requests(instance.place)
+        requests = Requests(instance.directory)
         done = asked(requests, "drop", {"id": "totals"})
         # With .answer behind, the file system does not take it any more.
         long = "0" * 249
@@ -471,7 +471,7 @@ def test_answer_that_cannot_be_written_holds_up_no_other(tmp_path: Path, log: Lo
 
 def test_what_is_read_of_a_pipe_beside_a_request_is_an_error(tmp_path: Path, log: Log) -> None:
     with begun(tmp_path / "instance", log) as instance:
-        requests = Requests(instance.place)
+        requests = Requests(instance.directory)
         done = asked(requests, "drop", {"id": "totals"})
         os.mkfifo(tmp_path / "instance" / "requests" / f"{done}.begun")
         for _ in range(40):

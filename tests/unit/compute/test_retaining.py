@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.compute.drive.retaining import ImportRetainers, Wanted
+from spark_timely.compute.drive.retention import ImportRetainers, Wanted
 from spark_timely.errors import OperatorError, SinceViolationError, StorageError
 from spark_timely.log import Log
 from spark_timely.log import log as logs

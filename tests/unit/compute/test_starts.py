@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from spark_timely.compute.drive import context, hosted, watching
-from spark_timely.compute.drive.context import Context
+from spark_timely.compute.drive import directory, state
 from spark_timely.compute.drive.handle import Handle
+from spark_timely.compute.drive.state import State
 from spark_timely.errors import OperatorError, StorageError, WaitTimeoutError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, forget_logs
 from tests.faults.harness import wait_until
 from tests.property.test_folders import Manual
-from tests.unit.compute.instances import SCHEMA, TOTALS, append, handle, orders, rows, working
+from tests.unit.compute.instances import SCHEMA, TOTALS, append, handle, orders, rows, runtime
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ class Away:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.paths: set[str] = set()
-        for module, name in ((context, "keep_log"), (hosted, "open_log"), (watching, "open_log")):
+        for module, name in ((state, "keep_log"), (directory, "open_log")):
             monkeypatch.setattr(module, name, self._opening(getattr(module, name)))
 
     def _opening(self, inner: object) -> object:
@@ -107,16 +107,16 @@ def test_create_while_storage_is_away_says_so(tmp_path: Path, log: Log, monkeypa
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
         instance.await_frontier("totals", 3)
 
-        opened = Context.opened
+        opened = State.opened
 
-        def failing(self: Context, path: str) -> Log:
+        def failing(self: State, path: str) -> Log:
             if path == log.path:
                 return opened(self, path)
             msg = f"could not read log {path!r}: found no answer"
             raise StorageError(msg, hint="wait", determinate=True)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Context, "opened", failing)
+            patch.setattr(State, "opened", failing)
             with pytest.raises(StorageError, match="no answer"):
                 instance.index("more", TOTALS, imports={"orders": log.path})
         assert not instance.has("more")
@@ -130,7 +130,7 @@ def test_error_of_a_look_is_shown_until_one_succeeds(tmp_path: Path, log: Log, m
         instance.await_frontier("totals", 3)
         batches = instance.subscribe("totals", id_="mine")
         assert batches.next_batch(timeout_s=30) is not None
-        hosted = next(each for each in instance._driver._hosting._hosted.values() if not each.has_begun)
+        hosted = next(each for each in instance._driver.worker.runners.values() if each.engine is None)
 
         def failing() -> None:
             msg = "could not read log: found no answer"
@@ -148,10 +148,10 @@ def test_error_of_a_look_is_shown_until_one_succeeds(tmp_path: Path, log: Log, m
 def test_request_waits_for_the_log_that_a_start_makes(tmp_path: Path, log: Log) -> None:
     with handle(tmp_path / "instance") as instance:
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
-        path = instance._driver.facts.path_of("totals")
+        path = instance._driver.state.path_of("totals")
         assert path is not None
     shutil.rmtree(path)  # as if the process had ended before it was made
-    again = Manual(str(tmp_path / "instance"), working())
+    again = Manual(str(tmp_path / "instance"), runtime())
     assert not os.path.exists(path)
     again.index("some", "SELECT k, n FROM totals WHERE n > 1", key="k")
     assert rows(again.peek("some", at=3)) == [row[:2] for row in rows(again.peek("totals", at=3)) if row[1] > 1]
@@ -161,12 +161,12 @@ def test_request_waits_for_the_log_that_a_start_makes(tmp_path: Path, log: Log) 
 def test_request_over_what_a_start_cannot_make_names_why(tmp_path: Path, log: Log) -> None:
     with handle(tmp_path / "instance") as instance:
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
-        path = instance._driver.facts.path_of("totals")
+        path = instance._driver.state.path_of("totals")
         assert path is not None
     shutil.rmtree(path)
     shutil.rmtree(log.path)
     forget_logs()
-    again = Manual(str(tmp_path / "instance"), working())
+    again = Manual(str(tmp_path / "instance"), runtime())
     with pytest.raises(OperatorError, match=r"could not create dataflow 'some': found that 'totals', .* has failed: "):
         again.index("some", "SELECT k, n FROM totals", key="k")
     again.close()

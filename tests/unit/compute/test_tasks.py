@@ -28,7 +28,7 @@ from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import parse_duration
 from tests.faults.harness import long_lane, wait_until
 from tests.unit.compute.bodies import COPIES, JOINS, Stand
-from tests.unit.compute.instances import append, handle, orders, rows, working
+from tests.unit.compute.instances import append, handle, orders, rows, runtime
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def run(folder: Path, stand: Stand | None = None, **options: Any) -> Handle:
     def retain(log: Log, consumer: str) -> RetainedPosition:
         return RetainedPosition(partial(open_log, log.path), consumer, parse_duration("1 hour"))
 
-    made = working(task_bodies=stand or Stand(), retain=retain)
-    return handle(folder / "instance", working=made, **options)
+    made = runtime(task_bodies=stand or Stand(), retain=retain)
+    return handle(folder / "instance", runtime=made, **options)
 
 
 def written(path: Any) -> Counter[tuple[int, int, int]]:
@@ -56,7 +56,7 @@ def written(path: Any) -> Counter[tuple[int, int, int]]:
 
 
 def commands(instance: Handle) -> list[tuple[int, str]]:
-    return CommandLog.at(instance.place.commands, create=False).rows()
+    return CommandLog.at(instance.directory.commands, create=False).rows()
 
 
 def test_task_writes_what_it_gives_at_each_time(tmp_path: Path, log: Log, rates: Log) -> None:
@@ -173,7 +173,7 @@ def test_bodies_that_cannot_be_had_for_a_while_lose_nothing(tmp_path: Path, log:
         instance._driver.try_again()
         instance.await_frontier("copy", 4)
         assert instance.show("errors").num_rows == 0
-        path = instance._driver.facts.path_of("copy")
+        path = instance._driver.state.path_of("copy")
     assert written(path) == Counter([(1, 1, 10), (2, 2, 20), (3, 1, 30), (4, 7, 7)])
 
 
@@ -482,7 +482,7 @@ def test_roles_are_those_of_a_continual_task(tmp_path: Path, log: Log, rates: Lo
         assert '"references":{"rates":"newest"}' in made.plan
         append(log, (4, -1, 1, 10), upper=9)
         instance.await_frontier("eur", 8)  # nothing waits for the rates
-        path = instance._driver.facts.path_of("eur")
+        path = instance._driver.state.path_of("eur")
     assert written(path) == Counter([(4, 1, 20)])
 
 
@@ -526,7 +526,7 @@ def export(kind: Any = "log", id_: str = "x") -> Export:
         (lambda i, p: i.continual_task("x", COPIES, inputs={"orders": p}, as_of=(1 << 63) - 1), "there is no time"),
         (lambda i, p: i.continual_task("x", COPIES, inputs={"orders": p}, expect={"e": ("v > 0", "hope")}), "hope"),
         (lambda i, p: i.continual_task("", COPIES, inputs={"orders": p}), "''"),
-        (lambda i, p: i.continual_task("x", COPIES, inputs={"orders": f"{i.place.directory}/commands"}), "directory"),
+        (lambda i, p: i.continual_task("x", COPIES, inputs={"orders": f"{i.directory.path}/commands"}), "directory"),
         (lambda i, p: i.dataflow("x", node(), [export("index")], imports={"orders": p}), "'index'"),
         (lambda i, p: i.dataflow("x", node(), [export("subscribe")], imports={"orders": p}), "'subscribe'"),
         (lambda i, p: i.copy_to(node(), f"{p}-copy", imports={"orders": p}), "'copy-to'"),

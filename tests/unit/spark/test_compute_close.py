@@ -167,7 +167,7 @@ def test_refused_start_takes_nothing_over(tmp_path: Path, log: Log, monkeypatch:
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
         instance.await_frontier("totals", 2)
         with opened(tmp_path, read_only=True) as follower:
-            commands = open_log(instance.place.commands)
+            commands = open_log(instance.directory.commands)
             version = commands.version
             monkeypatch.setattr(compute, "_check_storage", _refuse)
             with pytest.raises(InvalidUsageError, match="other storage"):

@@ -1,4 +1,4 @@
-"""What the parts of a driver have in common: the place, the instance, its logs, and the one lock.
+"""The state that the parts of a driver share: the directory, the instance, its logs, and the one lock.
 
 Invariants
 ----------
@@ -12,33 +12,46 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from spark_timely.compute.command import CreateInstance, Export
+from spark_timely.compute.command import CreateInstance, Dataflow, Export
+from spark_timely.compute.drive.directory import fence_of, is_anothers
 from spark_timely.compute.instance import Instance, Running
+from spark_timely.compute.introspection import RELATIONS
 from spark_timely.compute.ledger import Ledger
 from spark_timely.compute.observation import ErrorCount
-from spark_timely.errors import DataLossError, LogDamagedError, OwnershipError, StorageError, described, shown
+from spark_timely.errors import (
+    DataLossError,
+    LogDamagedError,
+    LogMissingError,
+    MissingError,
+    OwnershipError,
+    StorageError,
+    described,
+    shown,
+)
 from spark_timely.log.log import Log, keep_log
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from spark_timely.compute.command_log import CommandLog
-    from spark_timely.compute.drive.place import Place
-    from spark_timely.compute.drive.working import Working
+    from spark_timely.compute.drive.directory import Directory
+    from spark_timely.compute.drive.runtime import Runtime
     from spark_timely.protocol.note import Fence
     from spark_timely.time.domain import TimeDomain, TimeLike
 
-__all__ = ["FAR_POLL_S", "Context", "may_pass", "written"]
+__all__ = ["FAR_POLL_S", "State", "may_pass", "written"]
 
 FAR_POLL_S: Final = 1.0
 """Between two looks at what is in a store, each of which is a request; and before what failed is looked at again."""
 
 
-class Context:
+class State:
     """What the parts of one driver share.
 
     Parameters
     ----------
-    place : Place
-    working : Working
+    directory : Directory
+    runtime : Runtime
     commands : CommandLog
     now : callable
         A clock in seconds that never goes back.
@@ -64,9 +77,9 @@ class Context:
     """
 
     def __init__(
-        self, place: Place, working: Working, commands: CommandLog, now: Callable[[], float], *, follows: bool
+        self, directory: Directory, runtime: Runtime, commands: CommandLog, now: Callable[[], float], *, follows: bool
     ) -> None:
-        self.place, self.working, self.commands, self.now, self.follows = place, working, commands, now, follows
+        self.directory, self.runtime, self.commands, self.now, self.follows = directory, runtime, commands, now, follows
         self.instance = Instance()
         self.ledger = Ledger()
         self.lock = threading.RLock()
@@ -78,17 +91,36 @@ class Context:
         self._of_kind: dict[str, tuple[tuple[Running, Export], ...]] = {}
         self._started_at = -1
 
+    # Logs ----------------------------------------------------------------------------------------
+
     def opened(self, path: str) -> Log:
         """Return a log, opened or as it is now."""
-        return keep_log(path, storage_options=self.place.options(path) or None)
+        return keep_log(path, storage_options=self.directory.options(path) or None)
+
+    def own_log(self, path: str, name: str) -> Log | None:
+        """Return the log of an output as it is now, if it is there and the dataflow of a name has written it.
+
+        Raises
+        ------
+        StorageError
+            If it cannot be looked at.
+        """
+        try:
+            log = self.opened(path)
+        except LogMissingError:
+            return None
+        return None if fence_of(log) is None or is_anothers(log, self.commands.instance, name) else log
+
+    def is_of_another(self, log: Log, id_: str) -> bool:
+        """Return whether another one than the dataflow of an export has written a log; not where the export is gone."""
+        flow = self.dataflow_of(id_)
+        return flow is not None and is_anothers(log, self.commands.instance, flow.name)
+
+    # Dataflows -----------------------------------------------------------------------------------
 
     def runs(self) -> tuple[Running, ...]:
         """Return all dataflows that are there."""
         return (*self.instance.running(), *self.instance.suspended())
-
-    def writer_of(self, id_: str) -> str | None:
-        """Return the name of the dataflow of an export that is there; None if there is none."""
-        return next((each.dataflow.name for each in self.runs() if id_ in each.dataflow.export_ids), None)
 
     def started(self) -> tuple[Running, ...]:
         """Return the dataflows that started; asked for often, and seldom another answer."""
@@ -109,13 +141,21 @@ class Context:
             )
         return self._of_kind[kind]
 
+    # Collections, for any thread -----------------------------------------------------------------
+
     def exports(self) -> dict[str, Export]:
         """Return the exports of all dataflows that are there, by id."""
-        return {each.id: each for running in self.runs() for each in running.dataflow.exports}
+        with self.lock:
+            return {each.id: each for running in self.runs() for each in running.dataflow.exports}
+
+    def relations(self) -> dict[str, str]:
+        """Return the relations of the introspection by the id of their collection."""
+        with self.lock:
+            return {id_: name for name, id_ in self.created().introspection.items()}
 
     def readable(self) -> dict[str, Export]:
         """Return what a dataflow may import, by id: exports, and relations of the introspection."""
-        return self.exports() | {id_: self.place.export_of(id_, name) for id_, name in self.relations().items()}
+        return self.exports() | {id_: self.directory.export_of(id_, name) for id_, name in self.relations().items()}
 
     def created(self) -> CreateInstance:
         """Return the command that made the instance."""
@@ -123,16 +163,48 @@ class Context:
             (each for each in self.instance.history.commands if isinstance(each, CreateInstance)), CreateInstance()
         )
 
-    def relations(self) -> dict[str, str]:
-        """Return the relations of the introspection by the id of their collection."""
-        return {id_: name for name, id_ in self.created().introspection.items()}
+    def dataflow_of(self, id_: str) -> Dataflow | None:
+        """Return the dataflow of an export that is there; None if there is none."""
+        with self.lock:
+            return next((each.dataflow for each in self.runs() if id_ in each.dataflow.export_ids), None)
+
+    def path_of(self, id_: str) -> str | None:
+        """Return the path of the log of an export; None if it keeps no rows, or is not there."""
+        export = self.exports().get(id_)
+        return None if export is None else self.directory.path_of(export)
+
+    def domain_of(self, id_: str) -> TimeDomain:
+        """Return what times a collection has.
+
+        Raises
+        ------
+        MissingError
+            If there is none.
+        """
+        with self.lock:
+            self.instance.collection(id_)
+            flow = self.dataflow_of(id_)
+            return self.created().domain if flow is None else flow.domain
+
+    def schema_of(self, id_: str) -> pa.Schema:
+        """Return the columns of a collection that keeps rows."""
+        with self.lock:
+            self.instance.collection(id_)
+            relation = self.relations().get(id_)
+            if relation is not None:
+                return RELATIONS[relation]
+            path = self.path_of(id_)
+            if path is None:
+                msg = f"could not tell the columns of {id_!r}: found that it keeps no rows"
+                raise MissingError(msg, hint="ask for an index, or a log")
+            return self.opened(path).schema
+
+    # This start ----------------------------------------------------------------------------------
 
     @property
-    def fence(self) -> Fence:
-        """Return this start, which writes."""
-        fence = self.commands.fence
-        assert fence is not None  # nobody asks before it was taken over
-        return fence
+    def fence(self) -> Fence | None:
+        """The start that writes, which is this one; None where it follows."""
+        return self.commands.fence
 
     def check_held(self, *, within_s: float = 0.0) -> None:
         """Raise if another start has taken the instance over.
@@ -149,7 +221,7 @@ class Context:
         if self.commands.is_mine(within_s=within_s):
             return
         holder = self.commands.holder()
-        msg = f"could not continue the instance in {self.place.directory!r}: found it taken over by {shown(holder)}"
+        msg = f"could not continue the instance in {self.directory.path!r}: found it taken over by {shown(holder)}"
         raise OwnershipError(msg, hint="follow the newer start, or end this one")
 
     def tell_error(self, number: int, ids: Iterable[str], error: BaseException | None) -> None:

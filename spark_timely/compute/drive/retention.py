@@ -1,13 +1,17 @@
-"""Retaining the imports of requests that an instance accepts, until what reads them retains them by itself.
+"""The retention of an instance: what imports keep for requests, and what indexes may forget.
+
+The imports of requests that are accepted are retained until what reads them retains them by itself.
 
 Invariants
 ----------
 1. A request is refused by since only if the state from which the decision was made had passed its as_of.
 2. From that decision on, until the request's end, a retainer of this process is alive and at or before what the request
    needs: unless the import cannot be written, or the process did not run for as long as the retainer counts.
-3. Nothing here takes the instance's lock. Whoever has it calls `end` and `move` alone, which wait for no commit: a
+3. Retainers take no lock of the instance. Whoever has it calls `end` and `move` alone, which wait for no commit: a
    thread writes what follows from them.
 4. One retainer of a process and import covers all requests. It is written under the import's lock alone.
+5. No export is allowed to forget the newest time that it can answer (`may_forget`): else it could never answer again.
+   So an index is not compacted past what is complete. A log that this instance does not write is not compacted.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
+from spark_timely.compute.as_of import stepped_back
 from spark_timely.errors import LogFormatError, LogMissingError, StorageError, TimelyError, described
 from spark_timely.log.log import open_log
 from spark_timely.log.machine.since import may_read
@@ -29,10 +34,12 @@ from spark_timely.masking import masked_logger
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
+    from spark_timely.compute.command import Dataflow, Export
+    from spark_timely.compute.drive.state import State
     from spark_timely.log.log import Log
     from spark_timely.time.domain import TimeDomain
 
-__all__ = ["Accepted", "ImportRetainers", "Wanted"]
+__all__ = ["Accepted", "Compaction", "ImportRetainers", "Wanted", "may_forget"]
 
 _log = masked_logger("spark_timely.compute")
 
@@ -344,3 +351,76 @@ def _write_until(retainers: weakref.ref[ImportRetainers], wake: threading.Event,
         due_s = held.write_due()
         rest = None if due_s == float("inf") else due_s
         del held
+
+
+# What indexes may forget ----------------------------------------------------------------------------
+
+
+def may_forget(state: State, id_: str, frontier: Antichain, /, dataflow: Dataflow | None = None) -> Antichain:
+    """Return how far a collection may be compacted of what was asked: at most to the newest time that it can answer.
+
+    That is the last complete one, or its as_of before that is complete. What is complete as a whole may forget anything
+    that is asked, and a relation of the introspection, which is always peeked at the minimum, nothing.
+
+    Parameters
+    ----------
+    state : State
+    id_ : str
+    frontier : Antichain
+        What was asked; not empty.
+    dataflow : Dataflow, optional
+        That the collection is an export of; the one that is there unless given.
+
+    Raises
+    ------
+    StorageError
+        If its log cannot be looked at.
+    """
+    of = dataflow or state.dataflow_of(id_)
+    if of is None:
+        return frontier.meet(state.created().domain.minimum_frontier)
+    path = state.directory.path_of(next(each for each in of.exports if each.id == id_))
+    log = None if path is None else state.own_log(path, of.name)
+    upper = of.domain.minimum_frontier if log is None else log.frontier()
+    return frontier.meet(of.as_of.join(stepped_back(upper, of.domain)))
+
+
+class Compaction:
+    """The compaction of indexes: their logs forget what nobody asks for any more.
+
+    Parameters
+    ----------
+    state : State
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._compacted: dict[str, Antichain] = {}
+
+    def forget(self, id_: str) -> None:
+        """Know nothing any more of an export."""
+        self._compacted.pop(id_, None)
+
+    def compact(self) -> None:
+        """Let the logs of indexes forget what nobody asks for any more."""
+        for running in self._state.runs():  # one turn per dataflow
+            for export in running.dataflow.exports:
+                if export.kind == "index" and export.id in running.live:
+                    self._compact(export, running.dataflow.name)
+
+    def _compact(self, export: Export, name: str) -> None:
+        state = self._state
+        since, path = state.instance.since_of(export.id), state.directory.path_of(export)
+        if path is None or since.is_empty or self._compacted.get(export.id) == since:
+            return
+        try:
+            log = state.own_log(path, name)
+            if log is None:
+                return  # not made yet, or another one in its place
+            allowed = since.meet(stepped_back(log.frontier(), log.domain))
+            reached = log.allow_compaction(allowed, by=f"instance {state.commands.instance}")
+        except Exception as error:  # noqa: BLE001 - it is tried again in a second
+            _log.debug("index %r is not compacted: %s", export.id, error)
+            return
+        if since.less_equal_frontier(reached):  # else somebody retains it, or it is not complete up to there yet
+            self._compacted[export.id] = since

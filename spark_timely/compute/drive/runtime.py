@@ -13,7 +13,7 @@ import pyarrow as pa
 from spark_timely.errors import TimelyError
 
 if TYPE_CHECKING:
-    from spark_timely.compute.drive.place import Place
+    from spark_timely.compute.drive.directory import Directory
     from spark_timely.compute.drive.plans import Function
     from spark_timely.compute.plan import TaskNode
     from spark_timely.continual.engine import TaskPlan
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spark_timely.dataflow.logs import Sink
     from spark_timely.log.log import Log
 
-__all__ = ["SESSION_LOST", "Copy", "Functions", "ReadyTask", "TaskBodies", "TaskRequest", "Working", "has_lost_session"]
+__all__ = ["SESSION_LOST", "Copy", "Functions", "ReadyTask", "Runtime", "TaskBodies", "TaskRequest", "has_lost_session"]
 
 Copy = Callable[[str, str, object, Mapping[str, object]], int]
 """Copies the contents of a log at a time into a folder; takes path, folder, time, details; returns how many rows."""
@@ -152,7 +152,7 @@ class Functions:
 
 
 @dataclass(frozen=True)
-class Working:
+class Runtime:
     """How an instance gets its work done.
 
     Attributes
@@ -185,5 +185,5 @@ class Working:
     retain: Callable[[Log, str], Retained] | None = None
     task_bodies: TaskBodies | None = None
     functions: Functions = field(default_factory=Functions)
-    check: Callable[[Place], object] | None = None
+    check: Callable[[Directory], object] | None = None
     keyed_bytes: Callable[[], int | None] = lambda: None

@@ -1,4 +1,4 @@
-"""Where an instance keeps what is its own: the command log, and a log for each collection that it maintains.
+"""The directory of an instance: the command log, a log for each collection that it maintains, and who wrote these.
 
 Invariants
 ----------
@@ -18,21 +18,24 @@ from typing import TYPE_CHECKING, Final
 
 from spark_timely.compute.command import Export
 from spark_timely.errors import InvalidUsageError, LogMissingError, shown
+from spark_timely.log.log import open_log
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.log.store.storage import has_table, normal_path
+from spark_timely.log.store.storage import foreign_names, has_table, normal_path
 
 if TYPE_CHECKING:
     from spark_timely.compute.command import Dataflow, Import
+    from spark_timely.log.log import Log
+    from spark_timely.log.store.storage import TableStorage
+    from spark_timely.protocol.note import Fence
 
-__all__ = ["COMMANDS", "Place", "check_described", "details_of"]
+__all__ = ["Directory", "Found", "check_described", "details_of", "fence_of", "is_anothers"]
 
-COMMANDS: Final = "commands"
-"""Folder of the command log."""
-
+_COMMANDS: Final = "commands"
 _COLLECTIONS: Final = "collections"
 _INTROSPECTION: Final = "introspection"
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]+")
 _FOLDER: Final = re.compile(rf"{_COLLECTIONS}/[A-Za-z0-9_-]+")
+_MAIN: Final = "main"
 
 
 def details_of(export: Export) -> dict[str, object]:
@@ -45,12 +48,12 @@ def details_of(export: Export) -> dict[str, object]:
 
 
 @dataclass(frozen=True)
-class Place:
+class Directory:
     """The directory of an instance.
 
     Attributes
     ----------
-    directory : str
+    path : str
         A path or a cloud URL.
     storage_options : mapping of str to str
         Of the directory.
@@ -59,29 +62,29 @@ class Place:
 
     Examples
     --------
-    >>> place = Place("/data/instance")
-    >>> place.commands, place.new_folder("totals é").startswith("collections/totals_-")
+    >>> directory = Directory("/data/instance")
+    >>> directory.commands, directory.new_folder("totals é").startswith("collections/totals_-")
     ('/data/instance/commands', True)
     """
 
-    directory: str
+    path: str
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     options_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         """Bring paths to the form in which they are compared."""
-        object.__setattr__(self, "directory", normal_path(self.directory))
+        object.__setattr__(self, "path", normal_path(self.path))
         options = {normal_path(path): dict(given) for path, given in self.options_of.items()}
         object.__setattr__(self, "options_of", options)
 
     @property
     def commands(self) -> str:
         """Path of the command log."""
-        return self.below(COMMANDS)
+        return self.below(_COMMANDS)
 
     def below(self, path: str) -> str:
         """Return the path of a folder of the instance."""
-        return f"{self.directory.rstrip('/')}/{path}"
+        return f"{self.path.rstrip('/')}/{path}"
 
     def new_folder(self, id_: str) -> str:
         """Return a folder for a collection, relative to the directory, that nothing has or had."""
@@ -91,6 +94,10 @@ class Place:
     def collections(self) -> str:
         """Path of the folder that has the collections' logs."""
         return self.below(_COLLECTIONS)
+
+    def folders(self) -> list[str]:
+        """Return the names of the folders in the folder of collections."""
+        return self.storage_at(self.collections).folders()
 
     def name_of(self, export: Export) -> str | None:
         """Return the name that an export's folder has among the collections; None if it has no folder of its own."""
@@ -116,9 +123,36 @@ class Place:
             return dict(self.storage_options)
         return dict(self.options_of.get(path, {}))
 
+    def open_log(self, path: str) -> Log:
+        """Return a log, opened with its storage options."""
+        return open_log(path, storage_options=self.options(path) or None)
+
+    def storage_at(self, path: str) -> TableStorage:
+        """Return what reads and writes files in a folder of the instance, or in the directory itself."""
+        return open_storage(path, dict(self.storage_options) or None)
+
+    def found_at(self, path: str) -> Found:
+        """Return what is in a folder, as of a look now.
+
+        Raises
+        ------
+        TimelyError
+            If there is a log that cannot be read.
+        """
+        try:
+            log = self.open_log(path)
+        except LogMissingError:
+            storage = open_storage(path, self.options(path) or None)
+            # What a creation that was killed leaves behind has no entry of a table and no other names.
+            return Found(is_foreign=has_table(storage) or bool(foreign_names(storage.names())))
+        fence = fence_of(log)
+        owned = [state for name, state in log.ends().items() if state.owner and name != _MAIN]
+        main = log.stream(_MAIN)
+        return Found(log.log_id, fence, bool(owned) or (main is not None and bool(main.owner) and fence is None))
+
     def has(self, path: str) -> bool:
         """Return whether a normal path is of the directory, or below it."""
-        return _is_below(path, self.directory)
+        return _is_below(path, self.path)
 
     def check(self, attempt: str, *, create: bool = True) -> None:
         """Refuse a directory in which there can be no instance, or none is; write nothing.
@@ -141,13 +175,17 @@ class Place:
         -----
         Cost: a look at one directory, and without `create` at another one.
         """
-        what, options = f"could not {attempt} the instance in {self.directory!r}", dict(self.storage_options) or None
-        if has_table(open_storage(self.directory, options)):
+        what = f"could not {attempt} the instance in {self.path!r}"
+        if has_table(self.storage_at(self.path)):
             msg = f"{what}: found a Delta table, such as a log is"
-            raise InvalidUsageError(msg, hint="choose an empty folder, or a new one", context={"path": self.directory})
-        if not create and not has_table(open_storage(self.commands, options)):
-            msg, hint = f"{what}: found none there", f"start one: spark-timely instance {self.directory} run"
-            raise LogMissingError(msg, hint=hint, context={"path": self.directory})
+            raise InvalidUsageError(msg, hint="choose an empty folder, or a new one", context={"path": self.path})
+        if not create and not self.has_commands():
+            msg, hint = f"{what}: found none there", f"start one: spark-timely instance {self.path} run"
+            raise LogMissingError(msg, hint=hint, context={"path": self.path})
+
+    def has_commands(self) -> bool:
+        """Return whether there is a command log."""
+        return has_table(self.storage_at(self.commands))
 
     @staticmethod
     def is_local(path: str) -> bool:
@@ -173,13 +211,51 @@ class Place:
         return path
 
 
-def check_described(dataflow: Dataflow, place: Place, exports: Mapping[str, Export]) -> None:
+@dataclass(frozen=True)
+class Found:
+    """What is in a folder.
+
+    Attributes
+    ----------
+    log_id : str or None
+        Id of the log that is there; None: there is none.
+    fence : Fence or None
+        The newest start of an instance that wrote it.
+    is_foreign : bool
+        Whether somebody else writes it too, or there is no log but something else.
+    """
+
+    log_id: str | None = None
+    fence: Fence | None = None
+    is_foreign: bool = False
+
+
+def fence_of(log: Log, /) -> Fence | None:
+    """Return the newest start of an instance that wrote a log; None if none did."""
+    state = log.stream(_MAIN)
+    note = None if state is None else state.note.output
+    return None if note is None else note.fence
+
+
+def is_anothers(log: Log, instance: str, name: str, /) -> bool:
+    """Return whether another instance, or another dataflow than the one of a name, has written a log.
+
+    Folders may have been exchanged. Nobody has written a log that was made, and not claimed yet.
+    """
+    fence, state = fence_of(log), log.stream(_MAIN)
+    if fence is None or state is None:
+        return False
+    own = f"dataflow {name} of instance {instance}", f"task {name} of instance {instance}"
+    return fence.instance != instance or state.owner not in own
+
+
+def check_described(dataflow: Dataflow, directory: Directory, exports: Mapping[str, Export]) -> None:
     """Refuse a dataflow that would read or write where it must not.
 
     Parameters
     ----------
     dataflow : Dataflow
-    place : Place
+    directory : Directory
     exports : mapping of str to Export
         Of the instance, by id, without its own.
 
@@ -188,8 +264,8 @@ def check_described(dataflow: Dataflow, place: Place, exports: Mapping[str, Expo
     InvalidUsageError
     """
     what = f"could not create dataflow {dataflow.name!r}"
-    used = {path: id_ for id_, each in exports.items() if (path := place.path_of(each)) is not None}
-    own = {place.path_of(each): id_ for id_, each in exports.items() if "folder" in details_of(each)}
+    used = {path: id_ for id_, each in exports.items() if (path := directory.path_of(each)) is not None}
+    own = {directory.path_of(each): id_ for id_, each in exports.items() if "folder" in details_of(each)}
     reads = set()
     for each in dataflow.imports:  # one turn per import
         if each.export in dataflow.export_ids:
@@ -199,7 +275,7 @@ def check_described(dataflow: Dataflow, place: Place, exports: Mapping[str, Expo
             continue
         path = normal_path(each.path)
         reads.add(path)
-        if place.has(path):
+        if directory.has(path):
             msg = f"{what}: found import {each.name!r} of a path in the directory of the instance, {path!r}"
             raise InvalidUsageError(
                 msg, hint=f"import it by its id{'' if path not in own else f': {own[path]!r}'}", context={"path": path}
@@ -209,14 +285,14 @@ def check_described(dataflow: Dataflow, place: Place, exports: Mapping[str, Expo
         folder = details.get("folder")
         if folder is not None and not _FOLDER.fullmatch(str(folder)):
             msg = f"{what}: found folder {shown(folder)} for export {export.id!r}"
-            raise InvalidUsageError(msg, hint="take one from Place.new_folder")
+            raise InvalidUsageError(msg, hint="take one from Directory.new_folder")
         if export.kind == "copy-to" and not isinstance(details.get("to"), str):
             msg = f"{what}: found no folder to copy to for export {export.id!r}"
             raise InvalidUsageError(msg, hint='name it in the details: {"to": …}')
-        path_of = place.path_of(export)
+        path_of = directory.path_of(export)
         if path_of is None:
             continue
-        if folder is None and (place.has(path_of) or _is_below(place.directory, path_of)):
+        if folder is None and (directory.has(path_of) or _is_below(directory.path, path_of)):
             msg = f"{what}: found the directory of the instance in the way of export {export.id!r} into {path_of!r}"
             raise InvalidUsageError(msg, hint="choose a path apart from it", context={"path": path_of})
         if path_of in used:
