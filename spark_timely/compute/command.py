@@ -403,7 +403,7 @@ class AllowCompaction:
     """Let a collection forget what tells times before a frontier apart. With the empty frontier: drop it.
 
     The frontier may be ahead of how far the collection is: whoever drives the instance takes it no further than that
-    (`spark_timely.compute.drive.resuming.may_forget`). Of subscribes and copy-tos it forgets nothing.
+    (`spark_timely.compute.drive.retention.may_forget`). Of subscribes and copy-tos it forgets nothing.
     """
 
     id: str

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import time as monotonic
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -112,12 +112,8 @@ class Driver:
         Whether it only follows: it answers from what another start writes, until it takes over (`allow_writes`).
     moved : bool
         Whether the directory was meant to be moved to where it is.
-    create : bool
-        Whether to make the instance where there is none.
     consent : Consent
         What becomes of outputs where the command log went back.
-    now : callable
-        A clock in seconds that never goes back.
     """
 
     def __init__(
@@ -125,20 +121,19 @@ class Driver:
         directory: Directory,
         runtime: Runtime,
         *,
-        read_only: bool = False,
-        moved: bool = False,
-        create: bool = True,
-        consent: Consent = Consent(),  # noqa: B008 - a value
-        now: Callable[[], float] = monotonic.monotonic,
+        read_only: bool,
+        moved: bool,
+        consent: Consent,
     ) -> None:
-        create = create and not read_only
-        directory.check("follow" if read_only else "run", create=create)
-        if create:
+        directory.check("follow" if read_only else "run", create=not read_only)
+        if not read_only:
             check_commands_there(directory, consent)
-        commands = CommandLog.at(directory.commands, storage_options=directory.storage_options or None, create=create)
+        options = directory.storage_options or None
+        commands = CommandLog.at(directory.commands, storage_options=options, create=not read_only)
+        now = self._now = monotonic.monotonic
         self.state = State(directory, runtime, commands, now, follows=read_only)
         self.directory, self.instance, self.wake = directory, self.state.instance, self.state.wake
-        self._now, self._lock, self._commands = now, self.state.lock, commands
+        self._lock, self._commands = self.state.lock, commands
         self._moved, self._consent = moved, consent
         self._owner = uuid.uuid4().hex
         worker = self.worker = Worker(self.state, on_failed=self._fail, on_dropped=self._forget)
@@ -188,20 +183,17 @@ class Driver:
         epoch = max(self.instance.epoch + 1, 0 if self.state.fence is None else self.state.fence.epoch)
         for told in (CreateTimely(epoch, self._owner), created):
             self.instance.handle(told)
-        session: list[Command] = []
         flows = [each.dataflow for each in found if isinstance(each, CreateDataflow)]
         accepted = {} if self.state.follows else self._retain_unwritten(flows, self.state.readable())
         chosen = resumed(self.state, flows)
         for command in without_too_much(self.state, found, chosen.values()):  # one turn per command
             if isinstance(command, CreateDataflow):
-                session.append(CreateDataflow(chosen[command.dataflow.export_ids]))
+                self.instance.handle(CreateDataflow(chosen[command.dataflow.export_ids]))
             elif not isinstance(command, CreateInstance | AllowWrites):
-                session.append(command)
-        session.append(InitializationComplete())
+                self.instance.handle(command)
+        self.instance.handle(InitializationComplete())
         if not self.state.follows:
-            session.append(AllowWrites())
-        for each in session:
-            self.instance.handle(each)
+            self.instance.handle(AllowWrites())
         self._keep_accepted(accepted)
 
     def _retain_unwritten(
@@ -295,26 +287,22 @@ class Driver:
         with self._lock:
             self._check(command)
             runner, exports = self._check_dataflow(dataflow), self.state.readable()
-        try:
-            accepted = self._retainers.begin(self._wanted(dataflow, exports, dataflow.as_of), domain=dataflow.domain)
-        except SinceViolationError as error:
-            runner.end()
-            raise passed_import(dataflow, str(error.context["path"]), str(error.context["since"])) from error
-        except BaseException:
-            runner.end()
-            raise
-        with self._lock:
+        with ExitStack() as undo:
+            undo.callback(runner.end)
             try:
+                wanted = self._wanted(dataflow, exports, dataflow.as_of)
+                accepted = self._retainers.begin(wanted, domain=dataflow.domain)
+            except SinceViolationError as error:
+                raise passed_import(dataflow, str(error.context["path"]), str(error.context["since"])) from error
+            undo.callback(self._retainers.end, accepted)
+            with self._lock:
                 self._check(command)
                 check_described(dataflow, self.directory, self.state.exports())
                 self._do(command, *more)
-            except BaseException:
-                self._retainers.end(accepted)
-                runner.end()
-                raise
-            number = self.instance.collection(dataflow.export_ids[0]).run
-            self._accepted[number], self._warnings[number] = accepted, tuple(accepted.warnings)
-            self.worker.settle(runner)  # its logs are there when this returns: others may import them
+                undo.pop_all()
+                number = self.instance.collection(dataflow.export_ids[0]).run
+                self._accepted[number], self._warnings[number] = accepted, tuple(accepted.warnings)
+                self.worker.settle(runner)  # its logs are there when this returns: others may import them
         for warning in accepted.warnings:
             _log.warning("dataflow %r: %s", dataflow.name, warning)
 
@@ -371,11 +359,9 @@ class Driver:
         exports = self.state.readable() | {each.id: each for each in dataflow.exports}
         runner = runner_of(running, self.state, exports)
         runner.check_times()
-        if self.state.follows:
-            if runner.written:
-                msg = f"could not create dataflow {dataflow.name!r}: found an instance that only follows"
-                raise OwnershipError(msg, hint="subscribe to what is maintained as it is, or allow writes here")
-            return runner
+        if self.state.follows and runner.written:
+            msg = f"could not create dataflow {dataflow.name!r}: found an instance that only follows"
+            raise OwnershipError(msg, hint="subscribe to what is maintained as it is, or allow writes here")
         runner.check()
         return runner
 

@@ -147,7 +147,7 @@ class Folders:
         Parameters
         ----------
         lasting : bool
-            Whether only those count that last, beside what is hosted.
+            Whether only those count that last, beside what runs here.
         """
         state = self._state
         flows = [each.dataflow for each in state.runs() if each.dataflow.lasts or not lasting]

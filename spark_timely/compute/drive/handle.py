@@ -140,10 +140,8 @@ class Handle:
         self._descriptions = Descriptions(self._driver, self._wait_elsewhere)
         self._on_response = on_response
         self._changed = threading.Condition()
-        self._answers: dict[str, PeekResponse] = {}
-        self._asked: set[str] = set()
-        # Copies that somebody waits for, with their answers, and those that nobody waits for any more.
-        self._copied: dict[str, CopyToResponse | None] = {}
+        # Peeks and copies that somebody waits for, with their answers, and copies that nobody waits for any more.
+        self._asked: dict[str, PeekResponse | CopyToResponse | None] = {}
         self._left: set[str] = set()
         # What gives the batches of each subscribe; None where nothing refers to them any more. They are kept here
         # only where `on_response` takes them as well.
@@ -215,10 +213,10 @@ class Handle:
     def _drop_left(self) -> None:
         """Drop copies that ended after nobody waited any more."""
         with self._changed:
-            ended = [name for name in self._left if self._copied.get(name) is not None]
+            ended = [name for name in self._left if self._asked.get(name) is not None]
             for name in ended:
                 self._left.remove(name)
-                del self._copied[name]
+                del self._asked[name]
         for name in ended:
             try:
                 self.drop(name, missing_ok=True)
@@ -258,12 +256,9 @@ class Handle:
         with self._changed:
             for response in responses:  # one turn per response
                 match response:
-                    case PeekResponse():
+                    case PeekResponse() | CopyToResponse():
                         if response.id in self._asked:
-                            self._answers[response.id] = response
-                    case CopyToResponse():
-                        if response.id in self._copied:
-                            self._copied[response.id] = response
+                            self._asked[response.id] = response
                     case SubscribeBatch(id_):
                         self._put(self._batches.get(id_), response)
                     case Dropped(id_):
@@ -633,13 +628,13 @@ class Handle:
         name = f"copy-{uuid.uuid4().hex[:12]}"
         plan, export = self._descriptions.passing(name, "copy-to", query, to=folder, format=format)
         with self._changed:
-            self._copied[name] = None
+            self._asked[name] = None
         try:
             self.dataflow(name, plan, [export], imports=imports, as_of=as_of, interactive=True, functions=functions)
-            if not self._wait(lambda: self._copied[name] is not None, wait_s):
+            if not self._wait(lambda: self._asked[name] is not None, wait_s):
                 msg = f"could not wait for a copy to {folder!r}: found no answer after {wait_s:g} seconds"
                 raise WaitTimeoutError(msg, hint="wait longer")
-            answer = self._copied[name]
+            answer = self._asked[name]
         except WaitTimeoutError:
             with self._changed:
                 self._left.add(name)
@@ -647,14 +642,15 @@ class Handle:
             raise
         except BaseException:
             with self._changed:
-                del self._copied[name]
+                del self._asked[name]
             raise
         with self._changed:
-            del self._copied[name]
+            del self._asked[name]
         self.drop(name, missing_ok=True)
-        if answer is not None and answer.outcome == "error":
+        assert isinstance(answer, CopyToResponse)
+        if answer.outcome == "error":
             raise raised(str(answer.error), answer.cause)
-        if answer is None or answer.rows is None:
+        if answer.rows is None:
             msg = f"could not copy to {folder!r}: found it dropped"
             raise OperatorError(msg, hint="copy again")
         return answer.rows
@@ -744,26 +740,25 @@ class Handle:
         seconds_of(attempt, "timeout_s", timeout_s)
         id_ = command.id
         with self._changed:
-            self._asked.add(id_)
+            self._asked[id_] = None
         try:
             self.send(command)
-            if not self._wait(lambda: id_ in self._answers, timeout_s):
+            if not self._wait(lambda: self._asked[id_] is not None, timeout_s):
                 self.send(CancelPeek(id_))
                 msg = f"{attempt}: found no answer after {timeout_s:g} seconds"
                 waits = "" if command.collection is None else f": {self.why(command.collection)}"
                 raise WaitTimeoutError(msg, hint=f"wait longer, or peek at an earlier time{waits}")
-            answer = self._answers.pop(id_)
+            answer = self._asked[id_]
         finally:
             with self._changed:
-                self._asked.discard(id_)
-                self._answers.pop(id_, None)
+                del self._asked[id_]
+        assert isinstance(answer, PeekResponse)
         if answer.outcome == "canceled":
             msg = f"{attempt}: found that it was canceled"
             raise CanceledError(msg, hint="peek again")
-        if isinstance(answer.cause, TimelyError):
-            raise answer.cause
-        if answer.outcome == "error" or not isinstance(answer.rows, pa.Table):
-            raise OperatorError(str(answer.error), hint="see the error")
+        if answer.outcome == "error":
+            raise raised(str(answer.error), answer.cause if isinstance(answer.cause, Exception) else None)
+        assert isinstance(answer.rows, pa.Table)
         return answer.rows
 
     def warnings_of(self, id_: str, /) -> tuple[str, ...]:

@@ -267,9 +267,9 @@ class Peeks:
             **options,
         )
 
-    def close(self, *, wait: bool = True) -> None:
-        """Answer nothing more; what runs is waited for unless said otherwise."""
-        self._answerers.shutdown(wait=wait, cancel_futures=True)
+    def close(self) -> None:
+        """Answer nothing more; what runs is waited for."""
+        self._answerers.shutdown(wait=True, cancel_futures=True)
 
 
 class Copies:

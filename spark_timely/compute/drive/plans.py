@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import singledispatch
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -209,33 +208,43 @@ def _named(node: FunctionNode, functions: Mapping[str, Function]) -> Function:
     return functions[node.name]
 
 
-@singledispatch
 def _made(node: Node, below: list[Stream]) -> Stream:
     """Return what an operator makes."""
+    match node:
+        case FilterNode():
+            if below[0].view.updates:
+                # Only over the payload (invariant 1).
+                types = {field.name: field.type for field in below[0].schema}
+                parse_predicate(node.where, types, what="filter a collection")
+            return below[0].filter(node.where)
+        case SelectNode():
+            return _selected(below[0], node.columns)
+        case AggregateNode():
+            return _aggregated(below[0], node)
+        case LatestNode():
+            return below[0].latest(*node.by, order_by=_order(below[0], node.order_by))
+        case TopNode():
+            return below[0].top(node.n, by=node.by, order_by=_order(below[0], node.order_by))
+        case JoinNode():
+            left, right = below
+            return left.join(right, on=node.on, how=node.how, as_of=node.as_of)
+        case DistinctNode():
+            return below[0].distinct()
+        case ConcatNode():
+            if any(stream.view.updates for stream in below):
+                below = [as_collection(stream) for stream in below]
+            return below[0].concat(*below[1:])
+        case AsUpdatesNode():
+            return below[0].as_updates(node.diff)
+        case NegateNode():
+            return below[0].negate()
+        case ConsolidateNode():
+            return below[0].consolidate()
+        case TaskNode():
+            msg = f"could not build a stream: found a continual task over {shown([name for name, _ in node.reads])}"
+            raise InvalidUsageError(msg, hint="an instance runs it by itself; import what it exports")
     msg = f"could not build {node.op!r}: found {shown(node)} of {len(below)} inputs"
     raise InvalidUsageError(msg, hint="give nodes of spark_timely.compute.plan")
-
-
-@_made.register
-def _(node: TaskNode, below: list[Stream]) -> Stream:
-    del below
-    msg = f"could not build a stream: found a continual task over {shown([name for name, _ in node.reads])}"
-    raise InvalidUsageError(msg, hint="an instance runs it by itself; import what it exports")
-
-
-@_made.register
-def _(node: FilterNode, below: list[Stream]) -> Stream:
-    (stream,) = below
-    if stream.view.updates:
-        # Only over the payload (invariant 1).
-        types = {field.name: field.type for field in stream.schema}
-        parse_predicate(node.where, types, what="filter a collection")
-    return stream.filter(node.where)
-
-
-@_made.register
-def _(node: SelectNode, below: list[Stream]) -> Stream:
-    return _selected(below[0], node.columns)
 
 
 def _selected(stream: Stream, columns: tuple[tuple[str, str], ...]) -> Stream:
@@ -250,12 +259,11 @@ def _selected(stream: Stream, columns: tuple[tuple[str, str], ...]) -> Stream:
     return made if made.schema.names == wanted else made.select(*wanted)
 
 
-@_made.register
-def _(node: AggregateNode, below: list[Stream]) -> Stream:
-    names = [*below[0].schema.names, *node.by, *(name for name, _, _ in node.values)]
+def _aggregated(stream: Stream, node: AggregateNode) -> Stream:
+    names = [*stream.schema.names, *node.by, *(name for name, _, _ in node.values)]
     other = {name: _fresh(name, names) for name, _, _ in node.values if name in _TAKEN}
     values = {other.get(name, name): Aggregation(kind, column) for name, kind, column in node.values}
-    made = below[0].aggregate(by=node.by, over=node.over, **values)
+    made = stream.aggregate(by=node.by, over=node.over, **values)
     if not other:
         return made
     back = {new: old for old, new in other.items()}
@@ -266,16 +274,6 @@ def _fresh(name: str, taken: list[str]) -> str:
     while name in taken:  # one turn per name that is like it
         name = f"{name}_"
     return name
-
-
-@_made.register
-def _(node: LatestNode, below: list[Stream]) -> Stream:
-    return below[0].latest(*node.by, order_by=_order(below[0], node.order_by))
-
-
-@_made.register
-def _(node: TopNode, below: list[Stream]) -> Stream:
-    return below[0].top(node.n, by=node.by, order_by=_order(below[0], node.order_by))
 
 
 def _order(stream: Stream, order: tuple[_Order, ...]) -> list[str]:
@@ -292,40 +290,3 @@ def _order(stream: Stream, order: tuple[_Order, ...]) -> list[str]:
             raise SchemaMismatchError(msg, hint="rename the column with select: one word, and no other begins with it")
         found.append(f"{column} asc" if way == "asc" else column)
     return found
-
-
-@_made.register
-def _(node: JoinNode, below: list[Stream]) -> Stream:
-    left, right = below
-    return left.join(right, on=node.on, how=node.how, as_of=node.as_of)
-
-
-@_made.register
-def _(node: DistinctNode, below: list[Stream]) -> Stream:
-    del node
-    return below[0].distinct()
-
-
-@_made.register
-def _(node: ConcatNode, below: list[Stream]) -> Stream:
-    del node
-    if any(stream.view.updates for stream in below):
-        below = [as_collection(stream) for stream in below]
-    return below[0].concat(*below[1:])
-
-
-@_made.register
-def _(node: AsUpdatesNode, below: list[Stream]) -> Stream:
-    return below[0].as_updates(node.diff)
-
-
-@_made.register
-def _(node: NegateNode, below: list[Stream]) -> Stream:
-    del node
-    return below[0].negate()
-
-
-@_made.register
-def _(node: ConsolidateNode, below: list[Stream]) -> Stream:
-    del node
-    return below[0].consolidate()

@@ -245,9 +245,9 @@ class Subscribes:
         for reading in self._there.values():
             reading.again_at = 0.0
 
-    def close(self, *, wait: bool = True) -> None:
-        """Give nothing more; what is read is waited for unless said otherwise."""
-        self._readers.shutdown(wait=wait, cancel_futures=True)
+    def close(self) -> None:
+        """Give nothing more; what is read is waited for."""
+        self._readers.shutdown(wait=True, cancel_futures=True)
         for id_ in list(self._there):
             self.forget(id_)
 

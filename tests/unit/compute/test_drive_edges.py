@@ -613,7 +613,7 @@ def test_nothing_grows_with_what_comes_and_goes(tmp_path: Path, log: Log) -> Non
                 for name in list(instance._left):
                     instance.drop(name)  # of a copy whose time never comes
                     instance._left.discard(name)
-                    instance._copied.pop(name)
+                    instance._asked.pop(name)
                 instance.index(f"n{number}", TOTALS, imports={"orders": log.path})
                 instance.drop(f"n{number}")
         wait_until(lambda: instance.show("peeks").num_rows == 0 and instance.show("exports").num_rows == 1)
