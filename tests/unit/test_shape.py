@@ -12,7 +12,6 @@ FACADES = {"spark_timely/dataflow/stream.py", "spark_timely/log/log.py"}
 LARGE_FILES = {
     "spark_timely/cli/parser.py": 838,
     "spark_timely/cli/verbs.py": 732,
-    "spark_timely/compute/drive/handle.py": 677,
     "spark_timely/compute/instance.py": 680,
     "spark_timely/compute/sql.py": 681,
     "spark_timely/continual/engine.py": 671,

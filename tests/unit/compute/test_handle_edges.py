@@ -17,7 +17,7 @@ from spark_timely.compute.drive.directory import details_of
 from spark_timely.compute.drive.handle import Batches, Handle
 from spark_timely.compute.drive.state import State
 from spark_timely.compute.plan import parse_plan
-from spark_timely.compute.response import Response
+from spark_timely.compute.response import Response, SubscribeBatch
 from spark_timely.errors import (
     InvalidOptionError,
     InvalidUsageError,
@@ -190,10 +190,10 @@ def test_all_who_wait_learn_of_the_end(tmp_path: Path, log: Log, end: str) -> No
 
 def test_nobody_waits_for_a_batch_in_on_response(tmp_path: Path, log: Log) -> None:
     found: dict[str, object] = {}
-    there, done = threading.Event(), threading.Event()
+    done = threading.Event()
 
-    def on_response(_: Response) -> None:
-        if not there.is_set() or done.is_set():
+    def on_response(response: Response) -> None:
+        if not isinstance(response, SubscribeBatch) or response.upper != Antichain.of(5):
             return
         assert batches is not None
         try:
@@ -209,7 +209,6 @@ def test_nobody_waits_for_a_batch_in_on_response(tmp_path: Path, log: Log) -> No
     with handle(tmp_path / "instance", on_response=on_response) as instance:
         batches = instance.subscribe(ALL, imports={"orders": log.path})
         assert batches.next_batch(timeout_s=30) is not None
-        there.set()
         append(log, (4, 1, 1, 1), upper=5)
         assert done.wait(30)
     assert found.keys() == {"now", "time", "loop"}
@@ -276,7 +275,7 @@ def test_what_is_no_id_query_or_path_is_refused(tmp_path: Path, log: Log) -> Non
             assert caught.value.hint, what
         assert n_dataflows(instance) == 0
         assert not instance._batches
-        assert not instance._copied
+        assert not instance._asked
         assert open_log(instance.directory.commands).frontier() == before
 
 
