@@ -79,24 +79,21 @@ class Watches:
         self._readers: dict[str, set[int]] = {}
         self._asked: set[str] = set()
 
-    def open(self, paths: Iterable[str]) -> Mapping[str, _Watched]:
-        """Return what watches logs, opened where nobody watches them yet.
+    def _new(self, path: str) -> _Watched:
+        return _Watched(self._state.directory.open_log(path), self._state.now)
+
+    def add(self, number: int, paths: Iterable[str]) -> None:
+        """Watch logs for a dataflow.
 
         Raises
         ------
         TimelyError
             If one cannot be opened. Then nothing is watched that was not.
         """
-        return {path: self._watched.get(path) or self._new(path) for path in paths}
-
-    def _new(self, path: str) -> _Watched:
-        return _Watched(self._state.directory.open_log(path), self._state.now)
-
-    def add(self, number: int, opened: Mapping[str, _Watched]) -> None:
-        """Watch logs for a dataflow."""
-        for path, watched in opened.items():  # one turn per import
+        opened = {path: self._watched.get(path) or self._new(path) for path in paths}
+        self._watched |= opened
+        for path in opened:
             self._readers.setdefault(path, set()).add(number)
-            self._watched.setdefault(path, watched)
 
     def remove(self, number: int) -> None:
         """Watch nothing for a dataflow any more."""
@@ -238,7 +235,7 @@ class Worker:
                 runner.open_outputs()
             else:
                 runner.begin()
-            opened = self.watches.open(runner.sources[name] for name in runner.logs)
+            self.watches.add(running.number, [runner.sources[name] for name in runner.logs])
         except Exception as error:  # noqa: BLE001 - whatever it is, the others run
             self._break(running, error, tries)
             if runner is not None:
@@ -248,7 +245,6 @@ class Worker:
         self.runners[running.number] = runner
         self._dirty.setdefault(running.number)
         self._state.tell_error(running.number, running.live, None)
-        self.watches.add(running.number, opened)
         self._state.instance.tell(Operators(running.number, operators_of(runner.plan)))
         self._guarded(running.number, runner, self._tell_uppers)
 
