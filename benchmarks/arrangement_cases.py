@@ -14,8 +14,10 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
 import spark_timely as st
+from spark_timely import functions as tf
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.spark.dataflow_tasks import catalog_of, run_one
+from spark_timely.typing import DataflowQuery
 
 from .dataflow_cases import PROVIDER, STORES
 from .report import Case
@@ -103,7 +105,7 @@ class ArrangementCases:
 
     def _counting(self, folder: Path, log: st.Log) -> st.Dataflow:
         flow = st.Dataflow(folder.name, checkpoint=str(folder / "checkpoint"))
-        flow.replay(log).aggregate(by="k", over="history", n=st.count()).capture(str(folder / "out"))
+        flow.replay(log).aggregate(by="k", over="history", n=tf.count()).capture(str(folder / "out"))
         return flow
 
     def micro_batches(self) -> list[Case]:
@@ -191,7 +193,7 @@ class ArrangementCases:
 
     # -- beside Spark's state store
 
-    def _fed(self, folder: Path, log: st.Log, query: st.DataflowQuery, make: Callable[[int], pa.Table]) -> float:
+    def _fed(self, folder: Path, log: st.Log, query: DataflowQuery, make: Callable[[int], pa.Table]) -> float:
         """Return the seconds of all micro-batches that follow twenty appends, one after the other."""
         writer, took = log.writer(owner="bench"), 0.0
         for number in range(1, BATCHES + 1):

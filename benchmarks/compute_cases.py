@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 import spark_timely as st
+from spark_timely import functions as tf
 from spark_timely.spark.compute import ComputeInstance
 from tests.faults.harness import descendants
 
@@ -206,7 +207,7 @@ def _add(spark: SparkSession, scratch: Path) -> Case:
             began = time.perf_counter()
             flow = st.Dataflow(f"flow-{number}", checkpoint=str(scratch / f"checkpoint-{number}"))
             stream = flow.replay(orders.log.path)
-            totals = stream.aggregate(by="k", n=st.count(), total=st.sum("v"), over="history")
+            totals = stream.aggregate(by="k", n=tf.count(), total=tf.sum("v"), over="history")
             totals.capture(str(scratch / f"out-{number}"))
             query = flow.start(spark, retain=None)
             query.await_frontier(orders.at - 1, timeout_s=DEADLINE_S)

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 import spark_timely as st
+from spark_timely import functions as tf
 from spark_timely.dataflow.engine.steps import MOST_TOGETHER, Engine, advance_all
 from spark_timely.dataflow.logs import open_logs
 from spark_timely.protocol.replay import Limits
@@ -98,7 +99,7 @@ class DataflowCases:
 
     def _groups(self, log: Path, folder: Path) -> st.Dataflow:
         flow = st.Dataflow("bench", checkpoint=str(folder / "checkpoint"))
-        groups = flow.replay(str(log)).aggregate(by="key", n=st.count(), total=st.sum("value"))
+        groups = flow.replay(str(log)).aggregate(by="key", n=tf.count(), total=tf.sum("value"))
         groups.capture(str(folder / "out"))
         return flow
 
@@ -257,7 +258,7 @@ class DataflowCases:
         log = st.create_log(str(folder / "in"), pa.schema([("v", pa.int64())]), minimum=(0,))
         writer = log.writer(owner="bench")
         flow = st.Dataflow("small", checkpoint=str(folder / "checkpoint"))
-        flow.replay(log).aggregate(by="v", n=st.count()).capture(str(folder / "out"))
+        flow.replay(log).aggregate(by="v", n=tf.count()).capture(str(folder / "out"))
         query = flow.start(self.spark)
         try:
             for time_ in range(WARM + MEASURED):

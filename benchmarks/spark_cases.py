@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 import spark_timely as st
+from spark_timely.spark import read_splits
 from spark_timely.spark.capture import foreach_batch, staging
 
 from .data import LATENESS, N_EPOCHS, N_FILES, N_KEYS
@@ -466,7 +467,7 @@ class SparkCases:
 
     def _complete_aggregate(self, log: Path, sink: str) -> float:
         def kernel(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for rows in st.read_splits(batches, columns=["epoch", "key", "value"]):
+            for rows in read_splits(batches, columns=["epoch", "key", "value"]):
                 sums = rows.group_by(["epoch", "key"], use_threads=False).aggregate(
                     [([], "count_all"), ("value", "sum")]
                 )

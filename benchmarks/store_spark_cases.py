@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import spark_timely as st
+from spark_timely.typing import CaptureQuery
 from tests.stores.hadoop import environment, package_settings, s3a_settings
 from tests.stores.proxy import ProxyProcess
 from tests.stores.servers import minio
@@ -120,7 +121,7 @@ class _Sides:
         reader = self.spark.readStream.schema("t long, id long, value double").option("maxFilesPerTrigger", 1)
         return reader.parquet(str(self.incoming))
 
-    def _measured(self, what: str, work: Callable[[], st.CaptureQuery], root: str) -> float:
+    def _measured(self, what: str, work: Callable[[], CaptureQuery], root: str) -> float:
         # The second of a pair waits as long as the first.
         self.proxy.delay = self.delay
         try:

@@ -319,8 +319,8 @@ class SourceOptions(Options):
         "enum",
         "messages",
         "`messages`: rows. `events`: rows and progress rows; fixed by the checkpoint. `splits`: one small row per "
-        "split, for `spark_timely.read_splits` in `mapInArrow`. `dead`: dead letters with their reason, by the commits "
-        "that hold them. `clock`: one row per log whose frontier moved, streams only; for queries that read by "
+        "split, for `spark_timely.spark.read_splits` in `mapInArrow`. `dead`: dead letters with their reason, by the "
+        "commits that hold them. `clock`: one row per log whose frontier moved, streams only; for queries that read by "
         "themselves.",
         choices=("messages", "events", "splits", "dead", "clock"),
         first=True,
@@ -549,7 +549,7 @@ class OptionTable(Generic[ParsedT]):
 
 
 # What users of other connectors look for, and what there is for it here.
-_TABLE: Final = "give the path that spark_timely.table_path(spark, name) gives"
+_TABLE: Final = "give the path that spark_timely.spark.table_path(spark, name) gives"
 _ASOF: Final = "give asOf, a time, for the contents of a collection; upTo, endingVersion or endingTimestamp end a read"
 _ONLY_GROWS: Final = "leave it out: a log only grows, no commit changes or deletes rows"
 _CHANGES: Final = "leave it out: a log gives changes by itself; content='events' gives progress too"

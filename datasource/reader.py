@@ -171,8 +171,10 @@ def read_splits(
     --------
     ::
 
+        from spark_timely.spark import read_splits
+
         def kernel(batches):
-            for rows in spark_timely.read_splits(batches, columns=["key", "value"]):
+            for rows in read_splits(batches, columns=["key", "value"]):
                 yield from rows.group_by("key").aggregate([("value", "sum")]).to_batches()
 
         splits = spark.readStream.format("timely").option("content", "splits").load(path)

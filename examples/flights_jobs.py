@@ -22,6 +22,7 @@ from flights_report import Report, short, shown_path
 from pyspark.errors import StreamingQueryException
 
 import spark_timely
+from spark_timely import functions as tf
 from spark_timely.canonical.state import CanonicalState
 
 if TYPE_CHECKING:
@@ -231,10 +232,10 @@ class Demo:
         flow = spark_timely.Dataflow("delays", checkpoint=str(self.out / "checkpoints" / "dataflow"))
         delays = flow.replay(self.log).aggregate(
             by="origin",
-            flights=spark_timely.count(),
-            departed=spark_timely.count("dep_delay"),
-            minutes=spark_timely.sum("dep_delay"),
-            worst=spark_timely.max("dep_delay"),
+            flights=tf.count(),
+            departed=tf.count("dep_delay"),
+            minutes=tf.sum("dep_delay"),
+            worst=tf.max("dep_delay"),
         )
         delays.capture(self.delays_log)
         query = Query(lambda: flow.start(self.spark, trigger="availableNow", max_times_per_step=2000).query)

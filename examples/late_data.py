@@ -29,6 +29,7 @@ from flights_report import Report
 from pyspark.sql import functions as F
 
 import spark_timely
+from spark_timely import functions as tf
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +78,7 @@ def dataflow_counts(spark: SparkSession, log: str, hours: int | None, out: Path)
     """Count flights per hour in a dataflow, `hours` of them per step; return the counts, and a hash of the output."""
     folder = out / f"dataflow-{hours}"
     flow = spark_timely.Dataflow(f"hours {hours}", checkpoint=str(folder / "checkpoint"))
-    flow.replay(log).aggregate(n=spark_timely.count()).capture(str(folder / "counts"))
+    flow.replay(log).aggregate(n=tf.count()).capture(str(folder / "counts"))
     flow.start(spark, trigger=NOW, max_times_per_step=hours).await_termination()
     counts = spark_timely.open_log(str(folder / "counts"))
     found = counts.messages().to_pandas()

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from spark_timely import functions as tf
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
@@ -93,7 +95,7 @@ def through_a_dataflow(folder: Path) -> dict[str, Walk]:
     log = spark_timely.create_log(folder / "in", pa.schema([("n", pa.int64())]), minimum=(0,))
     writer = log.writer(owner="me")
     flow = Scope("walk")
-    flow.replay(log.path).filter("n > 1").aggregate(n=spark_timely.count()).capture(str(folder / "out"))
+    flow.replay(log.path).filter("n > 1").aggregate(n=tf.count()).capture(str(folder / "out"))
     engine = Engine(flow.name, flow.sinks, flow.storage, files_of=catalog_of)
     walk = Walk()
     for time in (1, 2):

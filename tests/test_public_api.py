@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,80 +14,92 @@ from typing import cast
 import pytest
 
 import spark_timely
-from tests.modules import modules
+from tests.modules import ROOT, modules
 
 # A change here is a change of what users hold on to: the changelog says so.
 PUBLIC = [
     "Antichain",
-    "CaptureQuery",
-    "Changes",
     "ComputeInstance",
     "ContinualTask",
-    "Cut",
     "Dataflow",
-    "DataflowQuery",
-    "DriverReplay",
     "Log",
-    "avg",
     "batch_frame",
-    "batch_frontier",
     "capture",
-    "ceil_to",
     "consolidate",
     "copy_to",
-    "count",
     "create_log",
     "credential",
     "cut",
-    "deletes",
     "errors",
-    "explain_timestamp",
-    "max",
-    "min",
+    "functions",
     "mirror_to",
-    "newest",
     "open_log",
     "peek",
-    "plus",
-    "read_splits",
     "register",
     "replay",
     "session",
-    "session_settings",
     "snapshot",
-    "snapshot_at",
     "sql",
     "start",
-    "start_peek",
     "subscribe",
-    "sum",
-    "table_path",
     "wait",
-    "windows",
 ]
+MOST_NAMES = 25
+# Modules of names for users, each with those that are found nowhere else.
+BESIDE = ["spark_timely.answers", "spark_timely.functions", "spark_timely.spark", "spark_timely.typing"]
+
+
+def names_beside() -> list[str]:
+    return [f"{module}.{name}" for module in BESIDE for name in importlib.import_module(module).__all__]
 
 
 def public(name: str) -> object:
-    """Return what a name stands for; for the callable package, the function behind it."""
-    value: object = getattr(spark_timely, name)
-    if name == "capture":
-        return importlib.import_module("spark_timely.spark.capture.foreach_batch").capture
+    """Return what a public name stands for: one of the root, or one with its module."""
+    module, _, attribute = name.rpartition(".")
+    value: object = getattr(importlib.import_module(module or "spark_timely"), attribute)
     return value
+
+
+EVERY = [*PUBLIC, *names_beside()]
 
 
 def test_all_is_the_committed_list_in_order() -> None:
     assert spark_timely.__all__ == PUBLIC
     assert sorted(PUBLIC) == PUBLIC
-    assert set(spark_timely._EXPORTS) == set(PUBLIC)
     assert set(PUBLIC) <= set(dir(spark_timely))
 
 
-def test_unknown_name_is_an_attribute_error() -> None:
+def test_root_has_few_names() -> None:
+    assert len(PUBLIC) <= MOST_NAMES
+
+
+@pytest.mark.parametrize("module", ["spark_timely", "spark_timely.interop", "spark_timely.log", *BESIDE])
+def test_lazy_names_are_those_of_the_module(module: str) -> None:
+    loaded = importlib.import_module(module)
+    assert sorted(loaded.__all__) == loaded.__all__
+    assert set(loaded._EXPORTS) == set(loaded.__all__) <= set(dir(loaded))
+    for name in loaded.__all__:
+        value = getattr(loaded, name)
+        # Once a submodule is loaded, its own name stands for it.
+        assert isinstance(value, ModuleType) == (loaded._EXPORTS[name].endswith(":")), name
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        _ = spark_timely.nonsense
+        loaded.nonsense  # noqa: B018
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+def test_every_name_has_one_place() -> None:
+    names = [name.rpartition(".")[2] for name in EVERY]
+    assert len(set(names)) == len(names)
+    assert len({id(public(name)) for name in EVERY}) == len(EVERY)
+
+
+def test_reference_has_each_name_once() -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\.\. auto(?:function|class):: spark_timely\.(\S+)$", page, re.MULTILINE)
+    here = [name.removeprefix("spark_timely.") for name in EVERY if name not in {"errors", "functions"}]
+    assert sorted(name for name in listed if not name.startswith(("interop.", "testing."))) == sorted(here)
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_public_name_is_documented_with_an_example(name: str) -> None:
     value = public(name)
     doc = inspect.getdoc(value)
@@ -95,14 +108,15 @@ def test_public_name_is_documented_with_an_example(name: str) -> None:
         return
     # What needs a JVM shows its example as text or runs it in the Spark lane; the rest is run with the unit tests.
     needs_jvm = str(getattr(value, "__module__", "")).startswith(("spark_timely.spark", "spark_timely.datasource"))
-    assert ("Examples\n" in doc) if needs_jvm else (">>>" in doc), f"{name} has no example"
+    returned = name.startswith("spark_timely.typing.")  # nobody makes one by hand
+    assert returned or (("Examples\n" in doc) if needs_jvm else (">>>" in doc)), f"{name} has no example"
     if inspect.isclass(value):
         for attribute, member in vars(value).items():
             if not attribute.startswith("_") and (callable(member) or isinstance(member, property)):
                 assert inspect.getdoc(member), f"{name}.{attribute} is not documented"
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.parametrize("name", EVERY)
 def test_length_of_time_names_its_unit(name: str) -> None:
     """A number is in seconds, which its name says; what has no unit in its name is a text or a `timedelta`."""
     value = public(name)
@@ -118,7 +132,7 @@ def test_length_of_time_names_its_unit(name: str) -> None:
             assert parameter.name not in {"timeout", "poll"}, f"{name}.{label}({parameter})"
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.parametrize("name", EVERY)
 def test_public_name_is_annotated(name: str) -> None:
     value = public(name)
     members: list[tuple[str, object]] = [(name, value)]
@@ -134,7 +148,7 @@ def test_public_name_is_annotated(name: str) -> None:
                 assert parameter.annotation is not inspect.Parameter.empty, f"{label}({parameter.name})"
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.parametrize("name", EVERY)
 def test_nothing_with_a_default_is_positional_or_keyword(name: str) -> None:
     value = public(name)
     if inspect.isclass(value) or isinstance(value, ModuleType):
@@ -166,12 +180,3 @@ def test_capture_is_a_plain_function() -> None:
         "assert pickle.loads(pickle.dumps(capture)) is capture\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-
-
-def test_names_of_interop_are_those_of_their_modules() -> None:
-    interop = importlib.import_module("spark_timely.interop")
-    assert sorted(interop.__all__) == interop.__all__
-    for name in interop.__all__:
-        assert getattr(interop, name).__module__.startswith("spark_timely.interop.")
-    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-        interop.Nothing  # noqa: B018

@@ -24,7 +24,5 @@ print("cut at", cut.frontier.to_json())
 Path("cut.json").write_text(str(cut))
 
 spark = spark_timely.session("cut")
-for name, rows in zip(
-    ("orders", "returns"), spark_timely.snapshot_at(spark, Path("cut.json").read_text()), strict=True
-):
+for name, rows in zip(("orders", "returns"), spark_timely.snapshot(spark, Path("cut.json").read_text()), strict=True):
     print(f"{name}:", sorted(row["hour"] for row in rows.toLocalIterator()))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 import spark_timely
+from spark_timely import functions as tf
 
 schema = pa.schema([("origin", pa.string()), ("delay", pa.int64())])
 log = spark_timely.create_log("log", schema, minimum=(0,))
@@ -20,7 +21,7 @@ log.writer("main", owner="me").append(rows, advance_to=2)  # the row at time 2 w
 
 flow = spark_timely.Dataflow("delays", checkpoint="checkpoints/delays")
 late = flow.replay("log").filter("delay > 15")
-late.aggregate(by="origin", n=spark_timely.count(), worst=spark_timely.max("delay")).capture("delays")
+late.aggregate(by="origin", n=tf.count(), worst=tf.max("delay")).capture("delays")
 flow.start(spark_timely.session("dataflow"), trigger="availableNow").await_termination()
 
 delays = spark_timely.open_log("delays")

@@ -5,6 +5,29 @@ waits until its time is complete, and is answered from an index of the log by ke
 (`log_peek`), or, where too much would have to be read, by a job that is given the plan. Each of the three gives rows
 with their counts (`contents`), of which the same few lines make the answer (`finishing`). What was read of files stays
 in memory (`kept`).
+
+Examples
+--------
+>>> from spark_timely.answers import start_peek
+>>> start_peek.__name__
+'start_peek'
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_timely.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from spark_timely.answers.peek import start_peek
+    from spark_timely.answers.timestamp import explain_timestamp
+
+__all__ = ["explain_timestamp", "start_peek"]
+
+_EXPORTS = {
+    "explain_timestamp": "spark_timely.answers.timestamp",
+    "start_peek": "spark_timely.answers.peek",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _EXPORTS)

@@ -1192,7 +1192,7 @@ class Stream:
         given = self._given(label, rest if columns is None else columns)
         if not keys and not given:
             msg = f"could not add operator {label!r}: found neither a key nor a column"
-            raise InvalidUsageError(msg, hint='use aggregate(over="history", n=spark_timely.count()) to count all rows')
+            raise InvalidUsageError(msg, hint='use aggregate(over="history", n=functions.count()) to count all rows')
         if COUNT in given:
             msg = f"could not add operator {label!r}: found a column {COUNT!r}, which says how often a row is there"
             raise InvalidUsageError(msg, hint="rename it with select, or leave it out of columns")
@@ -1670,9 +1670,9 @@ class Stream:
         --------
         ::
 
-            hours = flow.replay("/data/flights").aggregate(by="origin", n=st.count()).spool("/data/hours")
+            hours = flow.replay("/data/flights").aggregate(by="origin", n=tf.count()).spool("/data/hours")
             hours.filter("n > 100").capture("/data/busy")
-            hours.delay(st.windows("1 day")).aggregate(by="origin", n=st.sum("n")).capture("/data/days")
+            hours.delay(tf.windows("1 day")).aggregate(by="origin", n=tf.sum("n")).capture("/data/days")
         """
         return self._scope.spool(self.view, log, stream, replaces, credential, storage_options)
 

@@ -16,8 +16,9 @@ Examples
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from spark_timely.lazy import lazy_names
 
 if TYPE_CHECKING:
     from spark_timely.interop.cdcv2.collections import CdcImport as CdcImport
@@ -41,23 +42,15 @@ __all__ = [
 ]
 
 # Loaded on first use: the sink imports `statements` in every task.
-_MODULES = {
-    "CaptureEncoder": "writer",
-    "CaptureReader": "reader",
-    "CaptureTypes": "importing",
-    "CdcImport": "cdcv2.collections",
-    "CdcReader": "cdcv2.reader",
-    "StreamImport": "importing",
-    "export_log": "exporting",
-    "rust_types": "rust",
+_EXPORTS = {
+    "CaptureEncoder": "spark_timely.interop.writer",
+    "CaptureReader": "spark_timely.interop.reader",
+    "CaptureTypes": "spark_timely.interop.importing",
+    "CdcImport": "spark_timely.interop.cdcv2.collections",
+    "CdcReader": "spark_timely.interop.cdcv2.reader",
+    "StreamImport": "spark_timely.interop.importing",
+    "export_log": "spark_timely.interop.exporting",
+    "rust_types": "spark_timely.interop.rust",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Load a name from its module and keep it."""
-    if name not in _MODULES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    value: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = lazy_names(__name__, _EXPORTS)

@@ -14,39 +14,28 @@ Examples
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from spark_timely.lazy import lazy_names
 
 if TYPE_CHECKING:
     from spark_timely.log.cut import Cut as Cut
-    from spark_timely.log.cut import cut as cut
     from spark_timely.log.log import Log as Log
     from spark_timely.log.log import MemoryLog as MemoryLog
     from spark_timely.log.log import create_log as create_log
     from spark_timely.log.log import open_log as open_log
-    from spark_timely.log.wait import wait as wait
     from spark_timely.log.writer import StreamWriter as StreamWriter
 
-__all__ = ["Cut", "Log", "MemoryLog", "StreamWriter", "create_log", "cut", "open_log", "wait"]
+__all__ = ["Cut", "Log", "MemoryLog", "StreamWriter", "create_log", "open_log"]
 
 # Loaded on first use: what reads rows in Spark's tasks needs no Delta.
-_MODULES = {
-    "Cut": "cut",
-    "Log": "log",
-    "MemoryLog": "log",
-    "StreamWriter": "writer",
-    "create_log": "log",
-    "cut": "cut",
-    "open_log": "log",
-    "wait": "wait",
+_EXPORTS = {
+    "Cut": "spark_timely.log.cut",
+    "Log": "spark_timely.log.log",
+    "MemoryLog": "spark_timely.log.log",
+    "StreamWriter": "spark_timely.log.writer",
+    "create_log": "spark_timely.log.log",
+    "open_log": "spark_timely.log.log",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Load a name from its module and keep it."""
-    if name not in _MODULES:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    value: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = lazy_names(__name__, _EXPORTS)

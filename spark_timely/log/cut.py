@@ -286,7 +286,7 @@ def cut(
     Returns
     -------
     Cut
-        To be read with `snapshot_at`, or with the source's option ``cut``; in this process or, as
+        To be read with `snapshot`, or with the source's option ``cut``; in this process or, as
         JSON, in another one, now or later: it means the same rows.
 
     Raises

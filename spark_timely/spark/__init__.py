@@ -3,6 +3,35 @@
 `session` prepares a session. `start` runs a capture as a query, by the sink or by `capture`, and closes its stream;
 `idle` advances it while the source is silent. `dataflow` runs dataflows: `dataflow_tasks` gives their tasks to Spark.
 `collection` reads the contents of a collection. What source and sink stand on themselves is in `base`.
+
+The names here are for jobs that do by themselves what `spark_timely` does for others: they read splits on their own,
+write with a frontier on their own, or prepare a session that somebody else makes.
+
+Examples
+--------
+>>> from spark_timely.spark import table_path
+>>> table_path.__name__
+'table_path'
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_timely.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from spark_timely.datasource.reader import read_splits
+    from spark_timely.spark.base.source_frontier import batch_frontier
+    from spark_timely.spark.session import session_settings, table_path
+
+__all__ = ["batch_frontier", "read_splits", "session_settings", "table_path"]
+
+_EXPORTS = {
+    "batch_frontier": "spark_timely.spark.base.source_frontier",
+    "read_splits": "spark_timely.datasource.reader",
+    "session_settings": "spark_timely.spark.session",
+    "table_path": "spark_timely.spark.session",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _EXPORTS)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, overload
 
-from spark_timely.errors import InvalidUsageError, MultiplicityOverflowError
+from spark_timely.errors import InvalidUsageError, MultiplicityOverflowError, shown
 from spark_timely.log.contents import refusal_words
 from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import checked_options
 from spark_timely.spark.session import stored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
@@ -30,7 +31,6 @@ __all__ = [
     "refuse_maps",
     "refused_sql",
     "snapshot",
-    "snapshot_at",
     "sql_text",
     "sum_of_halves",
     "whole_of_halves",
@@ -156,47 +156,112 @@ def sql_text(text: str, /) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
+@overload
 def snapshot(
     spark: SparkSession,
     log: str | os.PathLike[str] | Log,
     time: TimeLike,
     /,
     *,
+    diffs: bool = ...,
+    storage_options: Mapping[str, str] | None = ...,
+) -> DataFrame: ...
+
+
+@overload
+def snapshot(
+    spark: SparkSession,
+    cut: Cut | str | Mapping[str, object],
+    /,
+    *,
+    diffs: bool = ...,
+    storage_options: Mapping[str, str] | None = ...,
+) -> tuple[DataFrame, ...]: ...
+
+
+def snapshot(
+    spark: SparkSession,
+    of: str | os.PathLike[str] | Log | Cut | Mapping[str, object],
+    time: TimeLike | None = None,
+    /,
+    *,
     diffs: bool = False,
     storage_options: Mapping[str, str] | None = None,
-) -> DataFrame:
-    """Return the contents of a collection log at a closed time.
+) -> DataFrame | tuple[DataFrame, ...]:
+    """Return the contents of a collection log at a closed time, or what the logs of a cut hold as of it.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
         Classic or Connect; the data source must be known to it (`register`).
-    log : path or Log
+    of : path or Log, or a Cut or its JSON
+        A log with a time; or a cut alone, as `spark_timely.cut` made it, here or in another process.
     time : time
-        As `TimeDomain.parse_time` takes it; not beyond the log's frontier.
+        Of a log: as `TimeDomain.parse_time` takes it; not beyond the log's frontier.
     diffs : bool
         Whether to give distinct rows and how often each is contained, in ``_diff``, instead of each row
         as often as it is contained.
     storage_options : mapping of str to str, optional
-        Credentials and settings for a cloud URL; a log that is open has its own.
+        Credentials and settings for cloud URLs; a log that is open has its own.
 
     Returns
     -------
     pyspark.sql.DataFrame
-        A row contained fewer than zero times fails the query with `TIMELY_NEGATIVE_MULTIPLICITY` in its text.
+        Of a log. A row contained fewer than zero times fails the query with `TIMELY_NEGATIVE_MULTIPLICITY` in its text.
+    tuple of pyspark.sql.DataFrame
+        Of a cut, one per log in its order: of a stream log the messages at times not beyond the cut's frontier; of a
+        collection log its contents as of it. The same rows whenever it is called.
 
     Raises
     ------
     InvalidUsageError
-        If the log is no collection, has a column with a map, or the time is none of its times; or options are given
-        with a log that is open.
+        If the log is no collection, has a column with a map, or the time is none of its times; if options are given
+        with a log that is open; if there is no time, and it is no cut.
+
+    Notes
+    -----
+    The logs of a cut are looked up by Spark's side: here, and when a DataFrame is first computed. One that is
+    missing, was replaced by another, or has not come so far fails with `LogMissingError`, `DataLossError`
+    or `NotBeyondError` in the text. Spark keeps the files that a DataFrame was planned with: make it
+    again after compaction and vacuum.
 
     Examples
     --------
     ::
 
         spark_timely.snapshot(spark, "/data/accounts", 7).show()
+
+        cut = spark_timely.cut(["/data/orders", "/data/payments"])
+        orders, payments = spark_timely.snapshot(spark, cut)
+        orders.join(payments, "order_id").count()
     """
+    from spark_timely.log import Log
+    from spark_timely.log.cut import Cut
+
+    if isinstance(of, Cut):
+        cut = of
+    elif isinstance(of, Mapping) or (time is None and isinstance(of, str) and of.lstrip().startswith("{")):
+        cut = Cut.from_json(of)
+    elif time is None:
+        msg = f"could not take a snapshot: found no time beside log {shown(of.path if isinstance(of, Log) else of)}"
+        raise InvalidUsageError(msg, hint="give a time of the log that is complete, or a cut in place of the log")
+    else:
+        return _at_time(spark, of, time, storage_options, diffs=diffs)
+    if time is not None:
+        msg = f"could not take a snapshot of a cut: found a time beside it, {shown(time)}"
+        raise InvalidUsageError(msg, hint="leave the time out: a cut says as of when its logs are")
+    return _at_cut(spark, cut, storage_options, diffs=diffs)
+
+
+def _at_time(
+    spark: SparkSession,
+    log: str | os.PathLike[str] | Log,
+    time: TimeLike,
+    storage_options: Mapping[str, str] | None,
+    *,
+    diffs: bool,
+) -> DataFrame:
+    """Return the contents of a collection log at a closed time."""
     from spark_timely.log import Log
     from spark_timely.log.log import open_log
 
@@ -215,56 +280,10 @@ def snapshot(
     )
 
 
-def snapshot_at(
-    spark: SparkSession,
-    cut: Cut | str | Mapping[str, object],
-    /,
-    *,
-    diffs: bool = False,
-    storage_options: Mapping[str, str] | None = None,
+def _at_cut(
+    spark: SparkSession, found: Cut, storage_options: Mapping[str, str] | None, *, diffs: bool
 ) -> tuple[DataFrame, ...]:
-    """Return what the logs of a cut hold as of it: all of them as of one frontier.
-
-    Parameters
-    ----------
-    spark : pyspark.sql.SparkSession
-        Classic or Connect; the data source must be known to it (`register`).
-    cut : Cut, or its JSON
-        As `spark_timely.cut` made it, here or in another process.
-    diffs : bool
-        As in `snapshot`, for collection logs.
-    storage_options : mapping of str to str, optional
-        Credentials and settings for cloud URLs.
-
-    Returns
-    -------
-    tuple of pyspark.sql.DataFrame
-        One per log, in the order of the cut. Of a stream log the messages at times not beyond the cut's
-        frontier; of a collection log its contents as of it. The same rows whenever it is called.
-
-    Raises
-    ------
-    InvalidUsageError
-        If it is no cut.
-
-    Notes
-    -----
-    The logs are looked up by Spark's side: here, and when a DataFrame is first computed. One that is
-    missing, was replaced by another, or has not come so far fails with `LogMissingError`, `DataLossError`
-    or `NotBeyondError` in the text. Spark keeps the files that a DataFrame was planned with: make it
-    again after compaction and vacuum.
-
-    Examples
-    --------
-    ::
-
-        cut = spark_timely.cut(["/data/orders", "/data/payments"])
-        orders, payments = spark_timely.snapshot_at(spark, cut)
-        orders.join(payments, "order_id").count()
-    """
-    from spark_timely.log.cut import Cut
-
-    found = cut if isinstance(cut, Cut) else Cut.from_json(cut)
+    """Return what the logs of a cut hold as of it."""
     frames = []
     options = checked_options(storage_options, *(log.path for log in found.logs))
     for log in found.logs:  # as many turns as logs

@@ -93,7 +93,7 @@ class Dataflow(Scope):
 
         flow = spark_timely.Dataflow("delays", checkpoint="/data/checkpoint")
         late = flow.replay("/data/flights").filter("arr_delay > 15")
-        hours = late.aggregate(by="origin", n=spark_timely.count(), worst=spark_timely.max("arr_delay"))
+        hours = late.aggregate(by="origin", n=tf.count(), worst=tf.max("arr_delay"))
         hours.capture("/data/delays")
         query = flow.start(spark, trigger="availableNow")
         query.await_termination()

@@ -680,7 +680,9 @@ def table_path(spark: SparkSession, name: str, /) -> str:
     --------
     ::
 
-        path = spark_timely.table_path(spark, "main.raw.flights_log")
+        from spark_timely.spark import table_path
+
+        path = table_path(spark, "main.raw.flights_log")
         spark.readStream.format("timely").load(path)
     """
     from pyspark.errors import AnalysisException

@@ -17,7 +17,7 @@ import pyspark
 from delta import configure_spark_with_delta_pip
 from pyspark.sql import SparkSession
 
-import spark_timely
+from spark_timely.spark import session_settings
 from tests.faults.harness import QUICK, START_DEADLINE_S, alive, descendants, wait_until
 
 HOME = Path(pyspark.__file__).parent
@@ -37,7 +37,7 @@ class ConnectServer:
         folder.mkdir(parents=True, exist_ok=True)
         self._output = folder / "server.txt"
         packages = configure_spark_with_delta_pip(SparkSession.builder)._options["spark.jars.packages"]
-        own = spark_timely.session_settings(delta=True)
+        own = session_settings(delta=True)
         conf = {
             **own,
             "spark.jars.packages": packages,

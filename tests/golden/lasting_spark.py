@@ -18,6 +18,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import spark_timely
+from spark_timely import functions as tf
 from spark_timely.log.log import Log, create_log, open_log
 from spark_timely.spark.capture.foreach_batch import capture
 from spark_timely.spark.compute import ComputeInstance
@@ -263,7 +264,7 @@ def tables(inputs: dict[str, pa.Table], references: dict[str, pa.Table], time: o
 def dataflow_of(folder: Path) -> spark_timely.Dataflow:
     flow = spark_timely.Dataflow("counts", checkpoint=str(folder / "counts-checkpoint"))
     orders = flow.replay(folder / "orders")
-    orders.aggregate(by="k", over="history", n=spark_timely.count(), s=spark_timely.sum("v")).capture(folder / "counts")
+    orders.aggregate(by="k", over="history", n=tf.count(), s=tf.sum("v")).capture(folder / "counts")
     orders.filter(pc.field("v") > 5).capture(folder / "large")
     return flow
 
@@ -333,11 +334,11 @@ def by_sql(folder: Path) -> spark_timely.Dataflow:
     flow = spark_timely.Dataflow("by sql", checkpoint=str(folder / "checkpoint"))
     events = flow.replay(folder / "in" / "events")
     words = events.select("k", m=pc.field("n"))
-    values = {"n": spark_timely.count(), "s": spark_timely.sum("n"), "lo": spark_timely.min("v")}
+    values = {"n": tf.count(), "s": tf.sum("n"), "lo": tf.min("v")}
     made = {
         "others": events.branch("n > 1 AND k <> 'k2'")[1],
-        "sums": events.delay(spark_timely.ceil_to(3)).aggregate(by="k", v=spark_timely.sum("v")),
-        "counts": events.aggregate(by="k", **values, hi=spark_timely.max("v")),
+        "sums": events.delay(tf.ceil_to(3)).aggregate(by="k", v=tf.sum("v")),
+        "counts": events.aggregate(by="k", **values, hi=tf.max("v")),
         "inner": events.join(words, on="k"),
         "left": events.filter("v IS NULL").join(words.filter("m < 2"), on="k", how="left"),
         "notified": events.unary_notify(at_each_time),

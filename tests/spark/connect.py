@@ -19,6 +19,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import spark_timely
+from spark_timely.spark import session_settings
 from tests.faults.harness import DeadlineError, Job, wait_until
 
 JOB_DEADLINE_S = 600.0  # the first one's holds the start of the server too
@@ -28,7 +29,7 @@ STOP = "stop"
 def connect_session() -> SparkSession:
     """Return a Connect session with a server of its own and the source registered."""
     os.environ["SPARK_TESTING"] = "1"  # a free port for the server, so that several runs do not meet on one
-    settings = spark_timely.session_settings()
+    settings = session_settings()
     # The server starts some Python processes without the environment of executors: they take its own, and find
     # pyspark compiled too. Each has ten seconds to answer.
     paths = [settings["spark.executorEnv.PYTHONPATH"], *filter(None, [os.environ.get("PYTHONPATH")])]

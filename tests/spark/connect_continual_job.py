@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_timely as st
+from spark_timely import functions as tf
 from spark_timely.testing import assert_same_together
 from tests.faults.harness import long_lane
 
@@ -72,12 +73,12 @@ def write_orders(folder: Path) -> None:
 
 def newest(
     inputs: Mapping[str, DataFrame], references: Mapping[str, DataFrame], time: object, output: DataFrame | None
-) -> DataFrame | st.Changes:
+) -> DataFrame | tf.Changes:
     """Keep the newest number of each key."""
     last = inputs["o"].groupBy("k").agg(F.max("n").alias("n"))
     if output is None:
         return last
-    return st.Changes(insert=last, delete=output.join(last.select("k"), "k", "left_semi"))
+    return tf.Changes(insert=last, delete=output.join(last.select("k"), "k", "left_semi"))
 
 
 def multiplied(inputs: Mapping[str, pa.Table], references: Mapping[str, pa.Table], time: object) -> pa.Table:

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 import spark_timely as st
+from spark_timely import functions as tf
 
 
 def main(spark: SparkSession, folder: Path) -> dict[str, object]:
@@ -22,12 +23,12 @@ def main(spark: SparkSession, folder: Path) -> dict[str, object]:
         writer.append(pa.table({"_time": times, "k": keys, "n": times}), advance_to=upper)
         flow = st.Dataflow("flow", checkpoint=str(folder / "checkpoint"))
         doubled = flow.replay(log).map(lambda rows: rows.set_column(2, "n", pc.multiply(rows["n"], 2)))
-        doubled.delay(st.ceil_to(10)).aggregate(by="k", n=st.sum("n")).capture(str(folder / "out"))
+        doubled.delay(tf.ceil_to(10)).aggregate(by="k", n=tf.sum("n")).capture(str(folder / "out"))
         sizes = doubled.filter("n > 20 AND k LIKE 'k%'").unary_notify(lambda time, rows: rows.slice(0, rows.num_rows))
         sizes.capture(str(folder / "large"))
         other = st.Dataflow("other", checkpoint=str(folder / "unused"))
-        few = other.replay(log).filter("n > 5").delay(st.windows(5))
-        few.aggregate(by="k", n=st.sum("n")).capture(str(folder / "windows"))
+        few = other.replay(log).filter("n > 5").delay(tf.windows(5))
+        few.aggregate(by="k", n=tf.sum("n")).capture(str(folder / "windows"))
         query = flow.start(spark, trigger={"availableNow": True}, workers=2, max_bytes_per_task=1, beside=[other])
         query.await_termination()
         frontiers.append(query.frontier.to_json())

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely
+from spark_timely.spark import batch_frontier
 
 SCHEMA = pa.schema([("t", pa.int64()), ("id", pa.int64())])
 
@@ -41,7 +42,7 @@ def main(spark: SparkSession, folder: Path) -> dict[str, object]:
 
         import spark_timely
 
-        frontier = spark_timely.batch_frontier(batch_id, checkpoint=checkpoint)
+        frontier = batch_frontier(batch_id, checkpoint=checkpoint)
         pathlib.Path(told).write_text(json.dumps([batch_id, frontier.to_json()]))
         spark_timely.capture(df, batch_id, path=second, checkpoint=checkpoint, time_column="t", frontier="source")
 

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 import spark_timely as st
+from spark_timely import functions as tf
 
 SCHEMA = pa.schema([("k", pa.string()), ("changed", pa.int64()), ("op", pa.string())])
 
@@ -25,7 +26,7 @@ def main(spark: SparkSession, folder: Path) -> dict[str, object]:
         changes = flow.replay(log)
         current = changes.latest("k", order_by="changed", deleted="op = 'D'")
         current.capture(str(folder / "current"))
-        changes.aggregate(by="k", over="history", n=st.count()).capture(str(folder / "counts"))
+        changes.aggregate(by="k", over="history", n=tf.count()).capture(str(folder / "counts"))
         changes.drop_duplicates("k").capture(str(folder / "first"))
         renamed = current.select("k", now=pc.field("changed"))
         changes.join(renamed, on="k", how="left", as_of=True).capture(str(folder / "joined"))

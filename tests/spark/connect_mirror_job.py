@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import spark_timely
 from spark_timely.errors import TimelyError
+from spark_timely.spark import session_settings
 from spark_timely.spark.mirror import Mirror
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
@@ -24,7 +25,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 def connect_session() -> SparkSession:
     """Return a Connect session with a server of its own that knows Delta."""
     os.environ["SPARK_TESTING"] = "1"  # a free port for the server, so that several runs do not meet on one
-    settings = spark_timely.session_settings(delta=True)
+    settings = session_settings(delta=True)
     paths = [settings["spark.executorEnv.PYTHONPATH"], *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     builder = configure_spark_with_delta_pip(SparkSession.builder.remote("local[2]"))

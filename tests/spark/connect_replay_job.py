@@ -11,11 +11,12 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely
+from spark_timely.spark import read_splits
 
 
 def read_at_cut(spark: SparkSession, log: str) -> int:
     """Read as of a cut, told as JSON; return the number of rows."""
-    (rows,) = spark_timely.snapshot_at(spark, str(spark_timely.cut([log], frontier=7)))
+    (rows,) = spark_timely.snapshot(spark, str(spark_timely.cut([log], frontier=7)))
     return rows.count()
 
 
@@ -48,7 +49,7 @@ def main(spark: SparkSession, folder: Path) -> dict[str, object]:
     ends = last["sources"][0]["endOffset"]
 
     def kernel(parts):  # noqa: ANN001, ANN202 - pickled by value, without its annotations' modules
-        for table in spark_timely.read_splits(parts, columns=["word"]):
+        for table in read_splits(parts, columns=["word"]):
             yield from table.group_by("word").aggregate([([], "count_all")]).to_batches()
 
     splits = spark.read.format("timely").option("content", "splits").option("workers", 1).load(str(log))

@@ -17,12 +17,14 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import spark_timely as st
+from spark_timely import functions as tf
 from spark_timely.continual.plan import SourcePlan, StepPlan
 from spark_timely.errors import InvalidUsageError, StorageError
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.spark.arrow_bodies import ArrowBodies, ArrowBody
 from spark_timely.spark.continual import Difference
 from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.typing import DataflowQuery
 from tests.spark.connect_continual_job import KV, contents, kv_log, updates
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 Tables = Mapping[str, pa.Table]
 
 
-def run(spark: SparkSession, *tasks: st.Dataflow, **options: Any) -> st.DataflowQuery:
+def run(spark: SparkSession, *tasks: st.Dataflow, **options: Any) -> DataflowQuery:
     """Run tasks in one query until nothing waits."""
     query = tasks[0].start(spark, trigger="availableNow", beside=tasks[1:], **options)
     assert query.await_termination(240)
@@ -54,7 +56,7 @@ def newest(inputs: Tables, references: Tables, time: object, output: pa.Table | 
     last = inputs["i"].group_by("k").aggregate([("n", "max")]).select(["k", "n_max"]).rename_columns(["k", "n"])
     if output is None:
         return last
-    return st.Changes(insert=last, delete=output.filter(pc.is_in(output["k"], last["k"])))
+    return tf.Changes(insert=last, delete=output.filter(pc.is_in(output["k"], last["k"])))
 
 
 def append(path: str, rows: list[tuple[int, tuple[str, int], int]], to: int) -> None:
@@ -154,12 +156,12 @@ def test_deletes_of_a_function_that_does_not_take_the_output(spark: SparkSession
     """Rows to delete are looked for in the output, whether or not the function looks at it."""
     orders = kv_log(tmp_path / "orders", [(0, ("a", 1), 1), (0, ("b", 2), 1), (3, ("a", 1), -1)], kind="collection")
 
-    def mirrored(inputs: Tables, references: Tables, time: int) -> st.Changes:
+    def mirrored(inputs: Tables, references: Tables, time: int) -> tf.Changes:
         del references, time
-        return st.Changes(insert=inputs["came"], delete=inputs["went"])
+        return tf.Changes(insert=inputs["came"], delete=inputs["went"])
 
     task = st.ContinualTask(
-        "mirror", inputs={"came": orders, "went": st.deletes(orders)}, body=mirrored, version="1", arrow=True,
+        "mirror", inputs={"came": orders, "went": tf.deletes(orders)}, body=mirrored, version="1", arrow=True,
         deletes=True, output=tmp_path / "out",
     )  # fmt: skip
     run(spark, task)

@@ -17,6 +17,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import spark_timely as st
+from spark_timely import functions as tf
 from spark_timely.errors import (
     InvalidUsageError,
     OperatorError,
@@ -25,6 +26,7 @@ from spark_timely.errors import (
     SchemaMismatchError,
     SinceViolationError,
 )
+from spark_timely.typing import DataflowQuery
 from tests.faults.harness import long_lane
 from tests.oracles.continual import Row, Seen, statements
 from tests.property import test_continual as histories
@@ -42,7 +44,7 @@ UPSERT = """
 """
 
 
-def run(spark: SparkSession, *tasks: st.Dataflow, **options: Any) -> st.DataflowQuery:
+def run(spark: SparkSession, *tasks: st.Dataflow, **options: Any) -> DataflowQuery:
     """Run tasks in one query until nothing waits."""
     query = tasks[0].start(spark, trigger="availableNow", beside=tasks[1:], **options)
     assert query.await_termination(240)
@@ -257,8 +259,8 @@ def test_functions_insert_and_delete(spark: SparkSession, tmp_path: Path) -> Non
         if output is None:
             return best
         if time == 5:
-            return st.Changes(delete=output.where("k = 'a'").unionByName(output.where("k = 'a'")))
-        return st.Changes(insert=best, delete=output.join(best.select("k"), "k", "left_semi"))
+            return tf.Changes(delete=output.where("k = 'a'").unionByName(output.where("k = 'a'")))
+        return tf.Changes(insert=best, delete=output.join(best.select("k"), "k", "left_semi"))
 
     def whole(inputs: Any, references: Any, time: object, output: DataFrame | None) -> Any:
         return references["r"].where(f"n <= {time}")
@@ -268,7 +270,7 @@ def test_functions_insert_and_delete(spark: SparkSession, tmp_path: Path) -> Non
             output=tmp_path / "upsert"),
         st.ContinualTask("whole", inputs={"i": log}, references={"r": log}, body=whole, version="1",
             output=tmp_path / "whole"),
-        st.ContinualTask("nothing", inputs={"i": log}, body=lambda *_: st.Changes(), version="1", deletes=True,
+        st.ContinualTask("nothing", inputs={"i": log}, body=lambda *_: tf.Changes(), version="1", deletes=True,
                          output=tmp_path / "nothing", schema=KV),
     ]  # fmt: skip
     run(spark, *tasks)
@@ -303,9 +305,9 @@ def test_deletes_are_an_input(spark: SparkSession, tmp_path: Path) -> None:
     stream = kv_log(tmp_path / "stream", at_times({2: [("s", 1)], 4: [("s", 2)]}))
     body = "SELECT 'gone' AS w, k, n FROM gone UNION ALL SELECT 'came', k, n FROM came"
     tasks = [
-        st.ContinualTask("both", inputs={"came": log, "gone": st.deletes(log)}, output=tmp_path / "both", body=body),
+        st.ContinualTask("both", inputs={"came": log, "gone": tf.deletes(log)}, output=tmp_path / "both", body=body),
         # Of a stream log nothing is ever taken away.
-        st.ContinualTask("of a stream", inputs={"came": log, "gone": st.deletes(stream)}, output=tmp_path / "none",
+        st.ContinualTask("of a stream", inputs={"came": log, "gone": tf.deletes(stream)}, output=tmp_path / "none",
             body=body),
     ]  # fmt: skip
     run(spark, *tasks)

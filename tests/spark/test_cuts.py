@@ -40,7 +40,7 @@ def test_cut_reads_several_logs_as_of_one_frontier(spark: SparkSession, tmp_path
     writer.append(pa.table({"_time": [3, 5, 8], "name": ["a", "b", "c"], "_diff": [-1, -1, 1]}), advance_to=6)
     text = str(spark_timely.cut([orders, accounts]))
     assert json.loads(text)["frontier"] == [6]
-    before = spark_timely.snapshot_at(spark, text)
+    before = spark_timely.snapshot(spark, text)
 
     def check(frames: tuple[DataFrame, ...]) -> None:
         messages, contents = frames
@@ -54,14 +54,14 @@ def test_cut_reads_several_logs_as_of_one_frontier(spark: SparkSession, tmp_path
     orders.compact()
     accounts.compact()
     orders.close()
-    check(spark_timely.snapshot_at(spark, text))
-    _, diffs = spark_timely.snapshot_at(spark, json.loads(text), diffs=True)
+    check(spark_timely.snapshot(spark, text))
+    _, diffs = spark_timely.snapshot(spark, json.loads(text), diffs=True)
     assert_df_equality(diffs, spark.createDataFrame([(1, "b")], "_diff long, name string"), ignore_nullable=True)
     # Another log in the place of one: refused, by a DataFrame too that was made and not computed before.
-    made, _ = spark_timely.snapshot_at(spark, text)
+    made, _ = spark_timely.snapshot(spark, text)
     shutil.rmtree(orders.path)
     make_orders(orders.path)
-    for use in (made.count, lambda: spark_timely.snapshot_at(spark, text)):
+    for use in (made.count, lambda: spark_timely.snapshot(spark, text)):
         with pytest.raises(Exception, match="the log was deleted and created again"):
             use()
 
@@ -70,9 +70,9 @@ def test_cut_that_is_not_reached_is_refused_by_the_query(spark: SparkSession, tm
     orders = make_orders(str(tmp_path / "orders"))
     ahead = spark_timely.cut([orders], frontier=13)
     with pytest.raises(Exception, match=r"at a cut of frontier=\[13\]: found frontier=\[12\]"):
-        spark_timely.snapshot_at(spark, ahead)[0].count()
+        spark_timely.snapshot(spark, ahead)[0].count()
     orders.advance("main", 20)
-    assert spark_timely.snapshot_at(spark, ahead)[0].count() == 60
+    assert spark_timely.snapshot(spark, ahead)[0].count() == 60
 
 
 def test_micro_batches_end_at_whole_windows(spark: SparkSession, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 import spark_timely as st
+from spark_timely import functions as tf
 from spark_timely.dataflow.engine.steps import MOST_TOGETHER
 from spark_timely.errors import (
     InvalidUsageError,
@@ -29,6 +30,7 @@ from spark_timely.errors import (
 )
 from spark_timely.predicate import parse_predicate
 from spark_timely.spark.dataflow import JobCancelledError
+from spark_timely.typing import DataflowQuery
 from tests.faults.harness import delete_last_commit, wait_until
 from tests.unit.test_predicate import TABLE, TYPES, condition
 
@@ -70,7 +72,7 @@ class Flights:
 def flow_of(folder: Path, flights: Flights) -> st.Dataflow:
     flow = st.Dataflow("delays", checkpoint=str(folder / "checkpoint"))
     late = flow.replay(flights.log).filter(pc.field("delay") > 15)
-    late.delay(st.ceil_to(5)).aggregate(by="origin", n=st.count()).capture(str(folder / "windows"))
+    late.delay(tf.ceil_to(5)).aggregate(by="origin", n=tf.count()).capture(str(folder / "windows"))
     return flow
 
 
@@ -126,7 +128,7 @@ def test_damaged_checkpoint_of_an_ending_query_is_named(
     assert windows(tmp_path) == flights.late(25)
 
 
-def micro_batches(query: st.DataflowQuery) -> list[int]:
+def micro_batches(query: DataflowQuery) -> list[int]:
     return [progress.batchId for progress in query.query.recentProgress if "addBatch" in progress.durationMs]
 
 
@@ -206,9 +208,9 @@ def test_query_follows_the_frontier_of_each_input(spark: SparkSession, tmp_path:
     two.write(3)
     flow = st.Dataflow("both", checkpoint=str(tmp_path / "checkpoint"))
     left, right = flow.replay(one.log), flow.replay(two.log)
-    left.aggregate(by="origin", n=st.count()).capture(str(tmp_path / "alone"))
+    left.aggregate(by="origin", n=tf.count()).capture(str(tmp_path / "alone"))
     pairs = left.join(right.select("origin", other=pc.field("delay")), on="origin")
-    pairs.aggregate(by="origin", n=st.count()).capture(str(tmp_path / "joined"))
+    pairs.aggregate(by="origin", n=tf.count()).capture(str(tmp_path / "joined"))
     probe = left.probe()
     query = flow.start(spark, trigger={"processingTime": "0 seconds"})
     try:
@@ -237,7 +239,7 @@ def test_query_of_several_dataflows_shows_plan_and_numbers(spark: SparkSession, 
     flow = flow_of(tmp_path, flights)
     other = st.Dataflow("by origin", checkpoint=str(tmp_path / "unused"))
     halves = other.replay(flights.log).filter("delay BETWEEN 2 AND 30").select("origin", half=pc.field("delay") / 2.0)
-    halves.delay(st.windows(8, every=4)).aggregate(by="origin", n=st.count(), mean=st.sum("half")).capture(
+    halves.delay(tf.windows(8, every=4)).aggregate(by="origin", n=tf.count(), mean=tf.sum("half")).capture(
         str(tmp_path / "hopping")
     )
     # So small that the groups of all pieces are put together by key; everything is computed twice.

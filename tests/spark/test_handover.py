@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import spark_timely
+from spark_timely.spark import batch_frontier
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def test_foreach_batch_is_told_what_is_complete(spark: SparkSession, tmp_path: P
 
     def report(df: DataFrame, batch_id: int) -> None:
         times = sorted(df.toArrow()["t"].to_pylist())
-        seen.append((times, spark_timely.batch_frontier(batch_id, checkpoint=checkpoint).to_json()))
+        seen.append((times, batch_frontier(batch_id, checkpoint=checkpoint).to_json()))
 
     def run() -> None:
         df = read(spark, producer.path, maxTimesPerTrigger="2")

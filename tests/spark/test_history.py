@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 import spark_timely as st
+from spark_timely import functions as tf
 from spark_timely.errors import OwnershipError, SinceViolationError
 from tests.oracles.totals_model import average, decimal_average, decimal_sum, float_sum
 
@@ -48,7 +49,7 @@ class Orders:
         changes = flow.replay(self.log)
         current = changes.latest("id", order_by="changed", deleted="op = 'D'")
         current.capture(str(self.folder / "current"))
-        changes.aggregate(by="id", over="history", n=st.count()).capture(str(self.folder / "counts"))
+        changes.aggregate(by="id", over="history", n=tf.count()).capture(str(self.folder / "counts"))
         priced = changes.select(
             "id",
             "cents",
@@ -58,10 +59,10 @@ class Orders:
         priced.aggregate(
             by="id",
             over="history",
-            mean=st.avg("cents"),
-            euro=st.sum("euro"),
-            each=st.avg("euro"),
-            share=st.sum("share"),
+            mean=tf.avg("cents"),
+            euro=tf.sum("euro"),
+            each=tf.avg("euro"),
+            share=tf.sum("share"),
         ).capture(str(self.folder / "sums"))
         changes.drop_duplicates("id").capture(str(self.folder / "first"))
         changes.join(current.select("id", now=pc.field("cents")), on="id", as_of=True).capture(
@@ -156,7 +157,7 @@ def test_history_needs_all_messages(spark: SparkSession, tmp_path: Path) -> None
     orders.write(1, 20)
     orders.log.allow_compaction(1)
     flow = st.Dataflow("late", checkpoint=str(tmp_path / "late-checkpoint"))
-    flow.replay(orders.log).aggregate(over="history", n=st.count()).capture(str(tmp_path / "late"))
+    flow.replay(orders.log).aggregate(over="history", n=tf.count()).capture(str(tmp_path / "late"))
     with pytest.raises(SinceViolationError, match="from the beginning"):
         flow.start(spark, trigger=NOW)
 
@@ -186,10 +187,10 @@ def test_a_copy_of_a_log_that_has_forgotten_is_not_whole(frontier: str, spark: S
     for log in (first, copy("first", "second")):
         assert log.since().elements == ((3,),)
         flow = st.Dataflow("counts", checkpoint=str(tmp_path / "counts-checkpoint"))
-        flow.replay(log).aggregate(over="history", n=st.count()).capture(str(tmp_path / "counts"))
+        flow.replay(log).aggregate(over="history", n=tf.count()).capture(str(tmp_path / "counts"))
         with pytest.raises(SinceViolationError, match=r"found since=\[3\] in log .* from the beginning"):
             flow.start(spark, trigger=NOW)
     flow = st.Dataflow("whole", checkpoint=str(tmp_path / "whole-flow"))
-    flow.replay(whole).aggregate(over="history", n=st.count()).capture(str(tmp_path / "all"))
+    flow.replay(whole).aggregate(over="history", n=tf.count()).capture(str(tmp_path / "all"))
     flow.start(spark, trigger=NOW).await_termination()
     assert contents(tmp_path / "all", 5 if frontier == "source" else 4) == {(120 if frontier == "source" else 100,): 1}

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import spark_timely as st
+from spark_timely import functions as tf
 from spark_timely.errors import InvalidUsageError, OperatorError
 from spark_timely.testing import assert_same_together
 from tests.spark.connect_continual_job import contents, kv_log, messages
@@ -114,7 +115,7 @@ def test_functions_and_newest_contents_at_many_times(spark: SparkSession, tmp_pa
     # Of what is there now, whatever the time; and nothing waits for it.
     kv_log(tmp_path / "now", [(0, ("a", 1), 1), (3, ("a", 1), -1), (3, ("a", 4), 1)], kind="collection", upper=4)
     newest = st.ContinualTask(
-        "newest", inputs=logs["inputs"], references={"r": st.newest(tmp_path / "now")}, output=tmp_path / "newest",
+        "newest", inputs=logs["inputs"], references={"r": tf.newest(tmp_path / "now")}, output=tmp_path / "newest",
         body="SELECT k, o.n * r.n AS n FROM o JOIN r USING (k)",
     )  # fmt: skip
     run(spark, function, newest)
@@ -150,7 +151,7 @@ def test_collections_and_deletes_at_many_times(spark: SparkSession, tmp_path: Pa
         "came", inputs={"c": str(tmp_path / "c")}, body="SELECT k, n FROM c", output=tmp_path / "came"
     )
     went = st.ContinualTask(
-        "went", inputs={"c": st.deletes(tmp_path / "c")}, body="SELECT k, count(*) AS n FROM c GROUP BY k",
+        "went", inputs={"c": tf.deletes(tmp_path / "c")}, body="SELECT k, count(*) AS n FROM c GROUP BY k",
         output=tmp_path / "into",
     )  # fmt: skip
     run(spark, came, went)

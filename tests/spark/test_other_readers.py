@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 
 import spark_timely
 from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError
+from spark_timely.spark import table_path
 from spark_timely.testing import assert_same_rows
 
 if TYPE_CHECKING:
@@ -93,25 +94,25 @@ def test_log_in_the_catalog_is_written_and_read_by_name(
     request.addfinalizer(lambda: spark.sql("DROP SCHEMA raw_logs CASCADE"))
     spark.sql(f"CREATE TABLE raw_logs.`by_name` USING delta LOCATION '{folder}'")
     for name in ("raw_logs.by_name", "spark_catalog.raw_logs.`by_name`"):
-        assert spark_timely.table_path(spark, name) == log.path
-    writer = spark_timely.open_log(spark_timely.table_path(spark, "raw_logs.by_name")).writer(owner="me")
+        assert table_path(spark, name) == log.path
+    writer = spark_timely.open_log(table_path(spark, "raw_logs.by_name")).writer(owner="me")
     writer.append(ROWS.append_column("_time", ROWS["t"]))
     writer.close()
-    replayed = spark.read.format("timely").load(spark_timely.table_path(spark, "raw_logs.by_name"))
+    replayed = spark.read.format("timely").load(table_path(spark, "raw_logs.by_name"))
     assert_same_rows(replayed.toArrow(), ROWS)
     named = spark.sql(f"SELECT t, word, n FROM raw_logs.by_name WHERE {documented_filter()}")
     assert_df_equality(named, replayed, ignore_row_order=True, ignore_nullable=True)
 
     spark.sql("CREATE TABLE raw_logs.files (n INT) USING parquet")
     with pytest.raises(LogMissingError, match=r"could not use table 'raw_logs.files' as a log: found format='parquet'"):
-        spark_timely.table_path(spark, "raw_logs.files")
+        table_path(spark, "raw_logs.files")
     with pytest.raises(
         LogMissingError, match=r"could not look up table 'raw_logs.nope': found .*TABLE_OR_VIEW_NOT_FOUND"
     ):
-        spark_timely.table_path(spark, "raw_logs.nope")
+        table_path(spark, "raw_logs.nope")
     for name in ("", "a; DROP TABLE b", "a.b.c.d", "`a", "a b"):
         with pytest.raises(InvalidUsageError, match="could not look up a table: found name="):
-            spark_timely.table_path(spark, name)
+            table_path(spark, name)
 
 
 def test_table_whose_commits_are_its_catalogs_is_refused() -> None:
@@ -120,7 +121,7 @@ def test_table_whose_commits_are_its_catalogs_is_refused() -> None:
     with pytest.raises(
         LogFormatError, match=r"found table features \['catalogManaged'\], its commits are its catalog's"
     ):
-        spark_timely.table_path(cast("SparkSession", session), "main.raw.managed")
+        table_path(cast("SparkSession", session), "main.raw.managed")
 
 
 def test_deltalake_and_pyarrow_read_the_same_rows(path: str) -> None:

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 import spark_timely
 from spark_timely.cli import main
+from spark_timely.spark import read_splits
 from spark_timely.testing import assert_same_updates
 from spark_timely.testing.strategies import MINIMA, PAYLOAD_SCHEMA, History, histories, rows_table, time_pools
 from spark_timely.time.antichain import Antichain
@@ -242,7 +243,7 @@ def expected(
 
 def counted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Sum up diffs within each split: one row per time and word."""
-    for rows in spark_timely.read_splits(batches, columns=["_time_0", "_time_1", "word", "_diff"]):
+    for rows in read_splits(batches, columns=["_time_0", "_time_1", "word", "_diff"]):
         sums = rows.group_by(["_time_0", "_time_1", "word"]).aggregate([("_diff", "sum")])
         yield from sums.rename_columns(["_time_0", "_time_1", "word", "_diff"]).to_batches()
 

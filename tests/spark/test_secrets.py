@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 import spark_timely
 from spark_timely import Log
 from spark_timely.errors import InvalidOptionError
+from spark_timely.spark import session_settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -173,7 +174,7 @@ def test_sessions_made_by_others_show_no_credential(tmp_path: Path) -> None:
 
 
 def test_second_line_hides_names_of_credentials(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = spark_timely.session_settings()
+    settings = session_settings()
     name = "spark.sql.redaction.options.regex"
     before = spark.conf.get(name)
     spark.conf.set(name, settings[name])
@@ -187,6 +188,6 @@ def test_second_line_hides_names_of_credentials(spark: SparkSession, capsys: pyt
 def test_second_line_hides_what_spark_hides_by_itself(spark: SparkSession) -> None:
     sql = spark._jvm.org.apache.spark.sql.internal.SQLConf.SQL_OPTIONS_REDACTION_PATTERN()  # type: ignore[union-attr]
     core = getattr(spark._jvm.org.apache.spark.internal.config, "package$").__getattr__("MODULE$")  # type: ignore[union-attr]
-    settings = spark_timely.session_settings()
+    settings = session_settings()
     for entry in (sql, core.SECRET_REDACTION_PATTERN()):
         assert settings[entry.key()].startswith(f"{entry.defaultValueString()}|")

@@ -19,6 +19,7 @@ import pytest
 from chispa import assert_df_equality
 
 import spark_timely
+from spark_timely.spark import read_splits, session_settings
 from spark_timely.testing import assert_same_rows
 from tests.faults.harness import wait_until
 
@@ -216,7 +217,7 @@ def test_splits_are_read_inside_map_in_arrow(spark: SparkSession, log_path: str,
     log = make_log(log_path)
 
     def kernel(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for rows in spark_timely.read_splits(batches, columns=["_time", "key"]):
+        for rows in read_splits(batches, columns=["_time", "key"]):
             yield from rows.group_by("_time").aggregate([("key", "sum"), ("key", "count")]).to_batches()
 
     splits = replay(spark, log, content="splits", splitBy="time", workers=3)
@@ -259,7 +260,7 @@ def test_where_leaves_rows_out_as_sparks_filter_does(spark: SparkSession, log_pa
     assert sorted(second.rows().column("word").to_pylist()) == ["late", "open", "open"]
 
     def kernel(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for rows in spark_timely.read_splits(batches, columns=["key"]):
+        for rows in read_splits(batches, columns=["key"]):
             yield from rows.to_batches()
 
     splits = spark.read.format("timely").options(content="splits", where="word = 'w2'", columns="key").load(log.path)
@@ -475,4 +476,4 @@ def test_batch_write_is_refused(spark: SparkSession, log_path: str) -> None:
 def test_jvm_gives_its_python_processes_the_path_of_the_session(spark: SparkSession) -> None:
     (row,) = spark.sql("SELECT java_method('java.lang.System', 'getenv', 'PYTHONPATH') AS path").collect()
     # The processes of a format that Spark finds by itself have no other environment than this.
-    assert spark_timely.session_settings()["spark.executorEnv.PYTHONPATH"] in row.path.split(os.pathsep)
+    assert session_settings()["spark.executorEnv.PYTHONPATH"] in row.path.split(os.pathsep)

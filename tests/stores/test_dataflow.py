@@ -116,7 +116,7 @@ def test_snapshots_take_options_of_a_store(spark: SparkSession, place: Place, tm
         logs.append(log)
     rows = spark_timely.snapshot(spark, place.url, 2, storage_options=place.options)
     assert sorted(row["word"] for row in rows.collect()) == ["a", "b", "c"]
-    far, near = spark_timely.snapshot_at(spark, spark_timely.cut(logs), storage_options=place.options)
+    far, near = spark_timely.snapshot(spark, spark_timely.cut(logs), storage_options=place.options)
     assert far.count() == near.count() == 3
     with pytest.raises(InvalidUsageError, match="found storage options beside log"):
         spark_timely.snapshot(spark, logs[0], 2, storage_options=place.options)

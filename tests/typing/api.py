@@ -12,6 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 import spark_timely
 from spark_timely.conf import SINK_OPTIONS, SOURCE_OPTIONS, SinkGiven, SinkOptions, SourceOptions, parse_options
 from spark_timely.errors import NotBeyondError, StorageError, TimelyError
+from spark_timely.spark import batch_frontier, read_splits, session_settings
+from spark_timely.typing import CaptureQuery, Cut, DataflowQuery
 
 
 def options() -> None:
@@ -33,16 +35,16 @@ def logs(path: str, schema: pa.Schema) -> None:
     log = spark_timely.open_log(path)
     assert_type(log, spark_timely.Log)
     assert_type(log.frontier(), spark_timely.Antichain)
-    assert_type(spark_timely.cut([log, path]), spark_timely.Cut)
+    assert_type(spark_timely.cut([log, path]), Cut)
     assert_type(spark_timely.wait(log, time=3), spark_timely.Antichain)
 
 
 def spark(df: DataFrame, path: str) -> None:
     assert_type(spark_timely.session("app"), SparkSession)
-    assert_type(spark_timely.session_settings(), dict[str, str])
-    assert_type(spark_timely.start(df, path=path, checkpoint=path), spark_timely.CaptureQuery)
-    assert_type(spark_timely.read_splits([], columns=["a"]), Iterator[pa.Table])
-    assert_type(spark_timely.snapshot_at(df.sparkSession, spark_timely.cut([path])), tuple[DataFrame, ...])
+    assert_type(session_settings(), dict[str, str])
+    assert_type(spark_timely.start(df, path=path, checkpoint=path), CaptureQuery)
+    assert_type(read_splits([], columns=["a"]), Iterator[pa.Table])
+    assert_type(spark_timely.snapshot(df.sparkSession, spark_timely.cut([path])), tuple[DataFrame, ...])
     spark_timely.capture(df, 3, path=path, checkpoint=path, time_column="t", frontier="bounded")
     options: SinkGiven = {"time_column": ["a", "b"], "lateness": timedelta(hours=3), "target_file_size": "64mb"}
     spark_timely.capture(df, 3, path=path, checkpoint=path, **options)
@@ -55,7 +57,7 @@ def triggers(df: DataFrame, path: str) -> None:
         spark_timely.start(df, path=path, checkpoint=path, trigger=trigger)
         flow.start(df.sparkSession, trigger=trigger)
     spark_timely.start(df, path=path, checkpoint=path, trigger={"availableNow": True})
-    assert_type(flow.start(df.sparkSession, trigger={"processingTime": "1 minute"}), spark_timely.DataflowQuery)
+    assert_type(flow.start(df.sparkSession, trigger={"processingTime": "1 minute"}), DataflowQuery)
 
 
 class Frame:
@@ -75,4 +77,4 @@ def rows(path: str, table: pa.Table) -> None:
     writer.append([{"_time": 1, "v": "a"}], advance_to=date(2013, 6, 13))
     writer.append(columns, progress=([3], [-1]))
     assert_type(writer.compare_and_append(columns, expected=[(1, 2)], upper=[]).committed, bool)
-    assert_type(spark_timely.batch_frontier(3, checkpoint=path), spark_timely.Antichain)
+    assert_type(batch_frontier(3, checkpoint=path), spark_timely.Antichain)

@@ -12,6 +12,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely as st
+from spark_timely import functions as tf
+from spark_timely.spark import batch_frontier, read_splits, table_path
 
 
 def starts(df: DataFrame) -> None:
@@ -146,16 +148,16 @@ def dataflows(spark: SparkSession, path: str) -> None:
     query.await_frontier(0.5)  # type: ignore[arg-type]
     query.await_termination("60")  # type: ignore[arg-type]
     query.drop(5)  # type: ignore[arg-type]
-    st.sum(5)  # type: ignore[arg-type]
+    tf.sum(5)  # type: ignore[arg-type]
 
 
 def sessions(spark: SparkSession, path: str) -> None:
     st.session(5)  # type: ignore[arg-type]
     st.session("a", delta="yes")  # type: ignore[arg-type]
     st.register(path)  # type: ignore[arg-type]
-    st.table_path(spark, 5)  # type: ignore[arg-type]
-    st.snapshot(spark, path, 0.5)  # type: ignore[arg-type]
-    st.snapshot_at(spark, 5)  # type: ignore[arg-type]
-    st.read_splits(5)  # type: ignore[arg-type]
-    st.read_splits([], columns=5)  # type: ignore[arg-type]
-    st.batch_frontier("3", checkpoint="c")  # type: ignore[arg-type]
+    table_path(spark, 5)  # type: ignore[arg-type]
+    st.snapshot(spark, path, 0.5)  # type: ignore[call-overload]
+    st.snapshot(spark, 5)  # type: ignore[call-overload]
+    read_splits(5)  # type: ignore[arg-type]
+    read_splits([], columns=5)  # type: ignore[arg-type]
+    batch_frontier("3", checkpoint="c")  # type: ignore[arg-type]

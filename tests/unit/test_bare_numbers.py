@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import spark_timely
+from spark_timely import functions as tf
 from spark_timely.datasource.bounds import first_offset
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, WaitTimeoutError
 from spark_timely.interop.exporting import export_log
@@ -138,9 +139,9 @@ def test_messages_show_times_and_limits_as_people_write_them(log: Log) -> None:
 def test_delays_of_timestamps_are_written_with_their_unit() -> None:
     rows = stream_of({"_time": [NOON], "v": [1]})
     with pytest.raises(InvalidUsageError, match="found 3600 — hint: write '3600 s', '3600 ms' or '3600 us'"):
-        rows.delay(spark_timely.plus(3600))
+        rows.delay(tf.plus(3600))
     described = [
         each.bind(TimeDomain(("timestamp",))).describe()
-        for each in (spark_timely.plus("12 hours"), spark_timely.ceil_to(dt.timedelta(days=1)))
+        for each in (tf.plus("12 hours"), tf.ceil_to(dt.timedelta(days=1)))
     ]
     assert described == ["+ 12 hours", "up to multiples of 1 day"]

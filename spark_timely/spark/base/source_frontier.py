@@ -107,8 +107,10 @@ def batch_frontier(batch_id: int, /, *, checkpoint: str, storage_options: Mappin
     --------
     ::
 
+        from spark_timely.spark import batch_frontier
+
         def report(df, batch_id):
-            frontier = spark_timely.batch_frontier(batch_id, checkpoint="/data/checkpoint")
+            frontier = batch_frontier(batch_id, checkpoint="/data/checkpoint")
             if not frontier.less_equal(day):  # no row of this day will follow
                 ...
     """

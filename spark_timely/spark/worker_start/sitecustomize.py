@@ -5,7 +5,7 @@ modules for a zip, so each process compiles all of pyspark (measured: 1.0 s of p
 each streaming query). Where the zip belongs to the pyspark that is installed for this very interpreter, the
 installed modules are the same and are compiled already: the zip is taken off the path.
 
-`spark_timely.session_settings` puts the folder of this file on the path of Spark's processes; Python imports
+`spark_timely.spark.session_settings` puts the folder of this file on the path of Spark's processes; Python imports
 a module of this name by itself. Another one further down the path is run as well.
 """
 

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 import spark_timely as st
+from spark_timely import functions as tf
 from tests.faults.harness import strike
 
 OUTPUTS = ("windows", "totals", "pairs")
@@ -49,9 +50,9 @@ def flow_of(spec: dict[str, Any], marker: str | None = None) -> st.Dataflow:
     folder = Path(spec["folder"])
     flow = st.Dataflow("killed", checkpoint=spec["checkpoint"])
     one, two = flow.replay(str(folder / "one")), flow.replay(str(folder / "two"))
-    counts = one.delay(st.windows(6, every=3)).aggregate(by="key", n=st.count(), total=st.sum("id"))
+    counts = one.delay(tf.windows(6, every=3)).aggregate(by="key", n=tf.count(), total=tf.sum("id"))
     again = counts.spool(str(folder / "windows"))
-    totals = again.delay(st.ceil_to(12)).aggregate(n=st.sum("n"), most=st.max("total"))
+    totals = again.delay(tf.ceil_to(12)).aggregate(n=tf.sum("n"), most=tf.max("total"))
     totals.capture(str(folder / "totals"))
     pairs = one.join(two.select("key", other=pc.field("id")), on="key")
     pairs.map(partial(struck_in_task, marker, os.getpgid(0))).capture(str(folder / "pairs"))

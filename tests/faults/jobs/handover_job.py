@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_timely
+from spark_timely.typing import CaptureQuery
 from tests.spark.connect import connect_session
 
 LATENESS = 4
@@ -56,9 +57,7 @@ def frames(spark: SparkSession, folder: Path, name: str, n_times: int | None) ->
 LOGS = {"capture": "raw", "clean": "clean", "merge": "merged"}
 
 
-def begin(
-    spark: SparkSession, folder: Path, name: str, *, trigger: str, n_times: int | None = 3
-) -> spark_timely.CaptureQuery:
+def begin(spark: SparkSession, folder: Path, name: str, *, trigger: str, n_times: int | None = 3) -> CaptureQuery:
     """Start one job, going on from its checkpoint."""
     df, options = frames(spark, folder, name, n_times)
     return spark_timely.start(

@@ -26,6 +26,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely as st
+from spark_timely import functions as tf
 from tests.faults.harness import QUICK
 
 CAPTURE = {"time_column": "t", "frontier": "bounded", "lateness": 0}
@@ -82,7 +83,7 @@ def ways(spark: SparkSession, folder: Path) -> dict[str, Callable[[], Any]]:
 
     def dataflow() -> None:
         flow = st.Dataflow("flow", checkpoint=str(folder / "flow-checkpoint"))
-        flow.replay(folder / "inserts").aggregate(by="k", n=st.sum("n")).capture(folder / "dataflow")
+        flow.replay(folder / "inserts").aggregate(by="k", n=tf.sum("n")).capture(folder / "dataflow")
         flow.start(spark, trigger="availableNow", max_bytes_in_driver=0).await_termination()
 
     def task(name: str, **body: Any) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely as st
+from spark_timely import functions as tf
 
 LATENESS = 4
 
@@ -50,8 +51,8 @@ class Steps:
     def sums(self) -> None:
         """Sums of `raw` into `sums`, by a dataflow."""
         flow = st.Dataflow("sums", checkpoint=f"{self.root}/checkpoints/sums")
-        windows = flow.replay(f"{self.root}/raw").delay(st.windows(6, every=3))
-        windows.aggregate(n=st.count(), total=st.sum("id")).capture(f"{self.root}/sums")
+        windows = flow.replay(f"{self.root}/raw").delay(tf.windows(6, every=3))
+        windows.aggregate(n=tf.count(), total=tf.sum("id")).capture(f"{self.root}/sums")
         # In the executors: a driver that does the little work by itself would show nothing.
         query = flow.start(self.spark, trigger="availableNow", max_times_per_step=7, max_bytes_in_driver=0)
         query.await_termination()

@@ -21,6 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely as st
+from spark_timely import functions as tf
 from spark_timely.errors import TimelyError
 
 SCHEMA = pa.schema([("t", pa.int64()), ("word", pa.string())])
@@ -77,7 +78,7 @@ def good(spark: SparkSession, root: str, options: dict[str, str], checkpoints: s
         sys.stdout.write(f"{query!r} {[progress.json for progress in query.query.recentProgress]}\n")
         assert st.open_log(f"{root}/{through}", storage_options=options).messages().num_rows == 2
     flow = st.Dataflow("counts", checkpoint=f"{checkpoints}/counts")
-    counts = flow.replay(f"{root}/log", storage_options=options).aggregate(n=st.count())
+    counts = flow.replay(f"{root}/log", storage_options=options).aggregate(n=tf.count())
     counts.capture(f"{root}/counts", storage_options=options)
     run = flow.start(spark, trigger="availableNow", max_bytes_in_driver=0)
     run.await_termination()

@@ -16,6 +16,7 @@ from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.datasource.stream import TimelyBatchReader
 from spark_timely.log import Log
 from spark_timely.log.log import create_log
+from spark_timely.spark import read_splits
 from spark_timely.spark.base.schema import arrow_schema, spark_schema
 from spark_timely.testing.driver import Checkpoint, MicroBatch, StreamDriver
 
@@ -161,11 +162,11 @@ def test_earlier_splits_are_read_and_new_ones_have_the_column(tmp_path: Path) ->
     history.put(2, "x")
     (second,) = ran(running)
     for batch, time in ((first, 1), (second, 2)):
-        (rows,) = spark_timely.read_splits(batch.rows.to_batches())
+        (rows,) = read_splits(batch.rows.to_batches())
         assert rows.column_names == ["_time", "v", "w"]
         assert rows.to_pylist() == [{"_time": time, "v": 10 * time, "w": f"w{time}"}] * 2
     (third,) = ran(query(history.path, content="splits"))
-    tables = list(spark_timely.read_splits(third.rows.to_batches(), columns=["v", "note"]))
+    tables = list(read_splits(third.rows.to_batches(), columns=["v", "note"]))
     found = sorted(map(str, pa.concat_tables(tables).to_pylist()))
     assert found == sorted(
         [str({"v": 10, "note": None})] * 2 + [str({"v": 20, "note": None}), str({"v": 20, "note": "x"})]

@@ -8,7 +8,10 @@ import pytest
 from pyspark.sql import types as spark
 
 from spark_timely import errors
-from spark_timely.spark.collection import consolidate
+from spark_timely.log import Cut
+from spark_timely.spark.collection import consolidate, snapshot
+from spark_timely.time.antichain import Antichain
+from spark_timely.time.domain import TimeDomain
 
 
 class Frame:
@@ -33,3 +36,25 @@ def test_column_with_a_map_is_refused(kind: str) -> None:
     frame: Any = Frame(spark.StructType().add("id", "long").add("m", types.get(kind, deep)).add("_diff", "long"))
     with pytest.raises(errors.InvalidUsageError, match=r"column 'm', which is or contains a map — hint: .*map_entries"):
         consolidate(frame)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        (("/log",), "found no time beside log '/log' — hint: give a time"),
+        (('{"version": 1}', 3), "found nothing there"),
+        (({"version": 1}, 3), "an older spark-timely wrote this one"),
+        (({"version": 1},), "an older spark-timely wrote this one"),
+        (("{",), "could not read a cut"),
+    ],
+)
+def test_snapshot_is_of_a_log_at_a_time_or_of_a_cut(asked: tuple[Any, ...], found: str) -> None:
+    spark: Any = None  # not asked for anything
+    with pytest.raises(errors.TimelyError, match=found):
+        snapshot(spark, *asked)
+
+
+def test_snapshot_of_a_cut_takes_no_time() -> None:
+    spark: Any = None
+    with pytest.raises(errors.InvalidUsageError, match="found a time beside it, 3 — hint: leave the time out"):
+        snapshot(spark, Cut(TimeDomain(("long",)), Antichain.of(3), ()), 3)

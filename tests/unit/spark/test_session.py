@@ -10,8 +10,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-import spark_timely
-from spark_timely.spark import session
+from spark_timely.spark import session, session_settings
 
 START = Path(session.__file__).with_name("worker_start")
 ZIP = Path(pyspark.__file__).parent / "python" / "lib" / "pyspark.zip"
@@ -30,15 +29,15 @@ def found_by(path: list[str], code: str = "import pyspark; print(pyspark.__file_
 
 
 def test_settings_are_text_and_name_what_matters() -> None:
-    settings = spark_timely.session_settings()
+    settings = session_settings()
     assert all(isinstance(value, str) for value in settings.values())
     assert settings["spark.executorEnv.PYTHONPATH"] == str(START)
     assert "spark.sql.extensions" not in settings
-    assert "DeltaCatalog" in spark_timely.session_settings(delta=True)["spark.sql.catalog.spark_catalog"]
+    assert "DeltaCatalog" in session_settings(delta=True)["spark.sql.catalog.spark_catalog"]
 
 
 def test_own_settings_win_and_own_java_options_are_added() -> None:
-    helper = spark_timely.session_settings()
+    helper = session_settings()
     arrow = helper["spark.driver.extraJavaOptions"]
     assert "arrow.enable_unsafe_memory_access=true" in arrow
     own = session._with_own(

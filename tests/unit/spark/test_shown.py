@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import spark_timely as st
+from spark_timely import functions as tf
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
 from spark_timely.dataflow.logs import open_logs
 from spark_timely.spark.dataflow import DataflowQuery
@@ -49,7 +50,7 @@ def flow(tmp_path: Path) -> st.Dataflow:
     log.writer(owner="me").append(rows, advance_to="2013-06-13T16:00Z")
     made = st.Dataflow("delays", checkpoint=str(tmp_path / "checkpoint"))
     late = made.replay(log).filter("n > 3")
-    late.aggregate(by="k", n=st.count()).capture(tmp_path / "hours <b>")
+    late.aggregate(by="k", n=tf.count()).capture(tmp_path / "hours <b>")
     late.capture(tmp_path / "late")
     return made
 
