@@ -32,13 +32,13 @@ import pyarrow.parquet as pq
 from spark_timely.datasource.partitions import ReplayLayout, Split, split_from
 from spark_timely.errors import DataLossError, InvalidUsageError, SchemaMismatchError
 from spark_timely.log.files.parquet import expect_columns
-from spark_timely.log.reader import consolidate_updates
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import checked_options
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Piece, lexicographically_below, part_of, surely_holds, within
 from spark_timely.spark.base.worker import settle_worker
 from spark_timely.time.arrays import beyond
+from spark_timely.trace.updates import DIFF, Updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -124,7 +124,10 @@ def _contents(split: Split, layout: ReplayLayout, files: _Files, batch_rows: int
     fields = [wanted.field(name) for name in names if name != "_diff"]
     files.layout = layout.with_schema(pa.schema([*fields, pa.field("_diff", pa.int64())]))
     table = pa.Table.from_batches(files.rows(batch_rows), files.layout.schema)
-    summed = consolidate_updates(table, pa.schema(fields))
+    rows = table.select([field.name for field in fields])
+    # Their times, where they are asked for, are columns as any other. Other splits may have more of a row.
+    held = Updates.contents(rows, np.asarray(table.column(DIFF).to_numpy(), np.int64))
+    summed = held.consolidated(partial=True).as_table()
     for batch in summed.select(names).combine_chunks().to_batches(batch_rows):
         columns = [
             pa.nulls(batch.num_rows, field.type) if field.name in _COMMIT_COLUMNS else batch.column(field.name)

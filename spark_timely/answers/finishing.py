@@ -23,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.answers.contents import DIFF
 from spark_timely.answers.plan import OrderBy
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.errors import InvalidUsageError, ResultTooLargeError, SchemaMismatchError, shown
+from spark_timely.trace.updates import DIFF
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -23,7 +23,7 @@ import os
 import threading
 import time as clock
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -31,8 +31,6 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.answers.batches import Interval, Progress
-from spark_timely.answers.contents import DIFF
-from spark_timely.answers.envelopes import ordered_by_time
 from spark_timely.answers.finishing import row_sizes
 from spark_timely.answers.kept import Footer
 from spark_timely.answers.named import Holder, Positions
@@ -46,17 +44,18 @@ from spark_timely.errors import (
     described,
 )
 from spark_timely.log.acceptance import describe_others
-from spark_timely.log.contents import check_contents
 from spark_timely.log.cut import Cut, entry_of
 from spark_timely.log.files.parquet import open_parquet, read_file, side_by_side
 from spark_timely.log.log import Log, MemoryLog, open_log
 from spark_timely.log.machine.rollback import accepted_commit
 from spark_timely.log.machine.since import may_read
-from spark_timely.log.reader import consolidate_updates, seen_rows
+from spark_timely.log.reader import seen_rows
 from spark_timely.log.store.urls import identity
 from spark_timely.masking import masked_logger
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
+from spark_timely.trace.contents import check_contents
+from spark_timely.trace.updates import DIFF, Updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
     from spark_timely.log.files.index import FileIndex
     from spark_timely.time.arrays import BoolArray, IntArray
 
-__all__ = ["Follower", "Subscriber", "Updates", "follower_of", "read_interval"]
+__all__ = ["Follower", "IntervalRows", "Subscriber", "follower_of", "read_interval"]
 
 _log = masked_logger(__name__)
 
@@ -133,6 +132,7 @@ def read_interval(log: Log, course: Course, interval: Interval) -> pa.Table:
     ).empty_table()
     if interval.lower == interval.upper:
         return empty
+    payload = empty.select(form.payload.names).schema
     since, index = log.since(), log.files()
     # A time is between the bounds of its file: so is the time to which it is moved, between the moved bounds.
 
@@ -141,23 +141,16 @@ def read_interval(log: Log, course: Course, interval: Interval) -> pa.Table:
 
     log.look_into(may_hold)
     chosen = np.flatnonzero(may_hold(index))
-    rows = pa.schema([empty.schema.field(name) for name in names if name != DIFF])
 
-    def part_of(piece: _Piece) -> pa.Table:
-        table, times = seen_rows(log, read_file(log.storage, piece[0], schema, piece[1]), since)
-        moved = np.maximum(times, origin)
-        keep = interval.lower.beyond(moved) & ~interval.upper.beyond(moved)
-        if not keep.all():
-            table, times, moved = table.filter(pa.array(keep)), times[keep], moved[keep]
-        if form.kind != "collection":
-            table = table.append_column(DIFF, pa.array(np.ones(table.num_rows, np.int64)))
-        if (moved != times).any():
-            for name, column in domain.to_columns(moved).items():
-                place = table.schema.get_field_index(name)
-                table = table.set_column(place, table.schema.field(place), column)
-        return table.select(names).cast(empty.schema)
+    def part_of(piece: _Piece) -> Updates:
+        table, _ = seen_rows(log, read_file(log.storage, piece[0], schema, piece[1]), since)
+        part = Updates.of_table(table, domain, payload.names).advanced(origin)
+        part = part.where(interval.lower.beyond(part.times) & ~interval.upper.beyond(part.times))
+        return replace(part, rows=part.rows.cast(payload))
 
-    found, waiting, n_waiting = empty, [], 0
+    found = Updates(payload.empty_table(), domain.from_columns(empty), np.empty(0, np.int64))
+    waiting: list[Updates] = []
+    n_waiting = 0
     step = 1 if log.storage.local else _AT_ONCE
     for start in range(0, len(chosen), step):
         places = chosen[start : start + step].tolist()
@@ -165,16 +158,15 @@ def read_interval(log: Log, course: Course, interval: Interval) -> pa.Table:
         for first in range(0, len(pieces), step):  # more than one only for large files
             parts = side_by_side(log.storage, part_of, pieces[first : first + step])  # type: ignore[arg-type]
             waiting += parts
-            n_waiting += sum(part.num_rows for part in parts)
-            if n_waiting > max(_LEAST_ROWS, found.num_rows):
-                found = consolidate_updates(pa.concat_tables([found, *waiting]), rows, DIFF).select(names)
+            n_waiting += sum(map(len, parts))
+            if n_waiting > max(_LEAST_ROWS, len(found)):
+                found = Updates.concat([found, *waiting]).consolidated(partial=True)
                 waiting, n_waiting = [], 0
-    found = consolidate_updates(pa.concat_tables([found, *waiting]), rows, DIFF)
+    found = Updates.concat([found, *waiting]).consolidated()
     # What is moved up to the origin, or was there, are the contents at it.
-    contents = (domain.from_columns(found) == origin).all(axis=1)
-    diffs = np.asarray(found[DIFF].to_numpy(), np.int64)
-    check_contents(f"subscribe to log {log.path!r}", found.select(form.payload.names), diffs, contents)
-    return ordered_by_time(found.select(names), domain.columns)
+    contents = np.asarray((found.times == origin).all(axis=1), np.bool_)
+    check_contents(f"subscribe to log {log.path!r}", found.rows, found.diffs, contents)
+    return found.with_times(domain).cast(empty.schema)
 
 
 def _may_hold(interval: Interval, least: IntArray, greatest: IntArray, origin: IntArray) -> BoolArray:
@@ -210,7 +202,7 @@ def _pieces(log: Log, path: str, n_rows: int, interval: Interval, origin: IntArr
 
 
 @dataclass(eq=False, slots=True)
-class Updates:
+class IntervalRows:
     """The updates of an interval, which subscriptions share.
 
     Attributes
@@ -304,7 +296,7 @@ class Follower:
         self._wake = threading.Condition(self._lock)
         self._subscribers: list[Subscriber] = []
         self._gone: deque[Subscriber] = deque()
-        self._kept: OrderedDict[Key, Updates] = OrderedDict()
+        self._kept: OrderedDict[Key, IntervalRows] = OrderedDict()
         # How many wait, and how often those that did were woken.
         self._waiting = self._turn = 0
         self._thread: threading.Thread | None = None
@@ -426,7 +418,7 @@ class Follower:
 
     # What is given -------------------------------------------------------------------------------
 
-    def next_updates(self, subscriber: Subscriber, timeout_s: float) -> Updates | None:
+    def next_updates(self, subscriber: Subscriber, timeout_s: float) -> IntervalRows | None:
         """Return what comes next for a subscription; None where it ended, was closed, or the time is over.
 
         Parameters
@@ -523,11 +515,11 @@ class Follower:
         self._turn, self._waiting = self._turn + 1, 0
         self._moved.notify_all()
 
-    def _read(self, subscriber: Subscriber, interval: Interval) -> Updates:
+    def _read(self, subscriber: Subscriber, interval: Interval) -> IntervalRows:
         course, key = subscriber.progress.course, self._key(subscriber, interval)
         self._check_accepted(subscriber)
         if interval.lower == interval.upper:  # a beginning without rows
-            return Updates(interval, read_interval(self.log, course, interval), self.log.format)
+            return IntervalRows(interval, read_interval(self.log, course, interval), self.log.format)
         kept = self._kept.get(key)
         if kept is not None and _fits(kept.interval, interval):
             return self._taken(key, kept)
@@ -536,7 +528,7 @@ class Follower:
         for turn in range(_MOST_READS):
             try:
                 self._check_may_read(subscriber)
-                found = Updates(interval, read_interval(self.log, course, interval), self.log.format)
+                found = IntervalRows(interval, read_interval(self.log, course, interval), self.log.format)
                 break
             except DataLossError:
                 # A file that was replaced since the look, and deleted: the next look does not name it.
@@ -601,14 +593,14 @@ class Follower:
         cut = Antichain.of(int(least[order][beyond][0]))
         return Interval(interval.lower, cut) if cut.less_than_frontier(interval.upper) else interval
 
-    def _keep(self, key: Key, found: Updates) -> None:
+    def _keep(self, key: Key, found: IntervalRows) -> None:
         if len(self._subscribers) < 2:
             return
         self._kept[key] = found
         while len(self._kept) > 1 and sum(each.rows.nbytes for each in self._kept.values()) > _KEPT_BYTES:
             self._kept.popitem(last=False)
 
-    def _taken(self, key: Key, found: Updates) -> Updates:
+    def _taken(self, key: Key, found: IntervalRows) -> IntervalRows:
         found.taken += 1
         if found.taken >= len(self._subscribers) and self._kept.get(key) is found:
             del self._kept[key]

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
 from spark_timely.answers.finishing import Thinning
-from spark_timely.answers.kept import Updates, together
 from spark_timely.answers.keys import same_keys
 from spark_timely.answers.log_peek import counted_updates, matching, of_keys
 from spark_timely.canonical.row_hash import RowHasher
@@ -30,6 +29,7 @@ from spark_timely.dataflow.engine.arranged import has_commits_of, may_be_of
 from spark_timely.masking import masked_logger
 from spark_timely.trace.folder import newest_spine
 from spark_timely.trace.mapped import mapped_run
+from spark_timely.trace.updates import Updates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -195,7 +195,7 @@ def look_up(plan: PeekPlan, index: IndexNow, tail: Sequence[Updates]) -> pa.Tabl
 def _thinned(plan: PeekPlan, index: IndexNow, wanted: npt.NDArray[np.uint64], tail: Sequence[Updates]) -> pa.Table:
     """Look up many keys in pieces, and keep what the answer needs."""
     names = plan.keys.schema.names if plan.keys is not None else ()
-    late = together(tail) if tail else None
+    late = Updates.concat(tail) if tail else None
     late_hashes = None if late is None else RowHasher(list(names)).hash(late.rows.select(names))
     thinning = Thinning(plan)
     # Rows of other keys may be equal in the columns that count: they are counted key by key only if these have the key.
@@ -231,11 +231,10 @@ def _found(plan: PeekPlan, index: IndexNow, wanted: npt.NDArray[np.uint64]) -> l
     found = []
     for run in index.runs:
         for each in run.look_up(hashes):
-            updates = Updates(each.times.reshape(-1, 1), each.diffs, each.rows)
             # Rows of other keys may have the same half of a hash.
             if few:
-                mine = of_keys(updates.rows, keys)
+                mine = of_keys(each.rows, keys)
             else:
-                mine = same_keys(RowHasher(names).hash(updates.rows.select(names)), wanted)
-            found.append(matching(plan, updates.where(mine), keyed=True))
+                mine = same_keys(RowHasher(names).hash(each.rows.select(names)), wanted)
+            found.append(matching(plan, replace(each, hashes=None).where(mine), keyed=True))
     return found

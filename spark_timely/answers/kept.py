@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_timely.answers.contents import DIFF
 from spark_timely.answers.keys import same_keys
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.log.files.format import in_schema
 from spark_timely.log.files.parquet import BROKEN, corrupt, expect_columns, open_parquet
 from spark_timely.time.arrays import IntArray
+from spark_timely.trace.updates import DIFF, Updates, places_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from spark_timely.log.store.storage import Storage
     from spark_timely.time.arrays import BoolArray
 
-__all__ = ["Footer", "KeptFiles", "Pieces", "Updates", "kept_files"]
+__all__ = ["Footer", "KeptFiles", "Pieces", "kept_files"]
 
 BUDGET_BYTES: Final = 64 << 20
 """Of decoded files, and of those sorted by keys, each."""
@@ -45,49 +45,6 @@ SMALL_BYTES: Final = 1 << 20
 
 _MOST_FOOTERS: Final = 4096
 _MOST_SORTED: Final = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Updates:
-    """Rows of a log with their times and diffs; messages of a stream have diff 1.
-
-    Attributes
-    ----------
-    times : ndarray of int64, shape (n, k)
-    diffs : ndarray of int64, shape (n,)
-    rows : pyarrow.Table
-        n rows.
-    """
-
-    times: IntArray
-    diffs: IntArray
-    rows: pa.Table
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes in memory."""
-        return int(self.times.nbytes + self.diffs.nbytes + self.rows.nbytes)
-
-    def where(self, kept: BoolArray) -> Updates:
-        """Return some of them."""
-        if kept.all():
-            return self
-        return Updates(self.times[kept], self.diffs[kept], _filtered(self.rows, kept))
-
-    def take(self, places: npt.NDArray[np.integer]) -> Updates:
-        """Return some of them, by their numbers."""
-        return Updates(self.times[places], self.diffs[places], self.rows.take(pa.array(places)))
-
-
-def together(parts: Sequence[Updates]) -> Updates:
-    """Put updates behind each other; at least one part."""
-    if len(parts) == 1:
-        return parts[0]
-    return Updates(
-        np.concatenate([part.times for part in parts]),
-        np.concatenate([part.diffs for part in parts]),
-        pa.concat_tables([part.rows for part in parts]),
-    )
 
 
 class Footer:
@@ -223,9 +180,8 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class _Sorted:
-    """Updates of small files, sorted by the hash of some columns."""
+    """Updates of small files, with the hashes of some columns, sorted by these."""
 
-    hashes: npt.NDArray[np.uint64]
     updates: Updates
     paths: frozenset[str]
 
@@ -344,7 +300,7 @@ class KeptFiles:
             table = table.append_column(
                 name, column.view(kind) if kind != whole and not pa.types.is_integer(kind) else column
             )
-        return _updates(plan, in_schema(table, schema), columns)
+        return Updates.of_table(in_schema(table, schema), plan.form.domain, columns)
 
     # Small files -------------------------------------------------------------------------------------
 
@@ -360,12 +316,12 @@ class KeptFiles:
         footer = self.footer(plan.storage, path, size)
         found = self.read(plan, size, Pieces(path, tuple(range(footer.n_groups))), payload.names)
         with self._lock:
-            if key not in self._decoded and found.size_bytes <= self._budget:
+            if key not in self._decoded and found.nbytes <= self._budget:
                 self._decoded[key] = found
-                self._decoded_bytes += found.size_bytes
+                self._decoded_bytes += found.nbytes
                 while self._decoded_bytes > self._budget:
                     _, gone = self._decoded.popitem(last=False)
-                    self._decoded_bytes -= gone.size_bytes
+                    self._decoded_bytes -= gone.nbytes
         return found, True
 
     def find(self, plan: PeekPlan, files: Sequence[tuple[str, int]]) -> tuple[Updates | None, int]:
@@ -387,18 +343,14 @@ class KeptFiles:
         every, n_read = self._sorted_by(plan, columns, files)
         if every is None:
             return None, n_read
+        hashes = every.updates.hashes
+        assert hashes is not None
         wanted = RowHasher(plan.keys.schema).hash(plan.keys)
-        order = np.lexsort((wanted[:, 1], wanted[:, 0]))
-        wanted = wanted[order]
-        low = np.searchsorted(every.hashes, wanted[:, 0], "left")
-        counts = np.searchsorted(every.hashes, wanted[:, 0], "right") - low
-        # Keys that share their first half lead to the same places.
-        counts[1:][wanted[1:, 0] == wanted[:-1, 0]] = 0
-        n = int(counts.sum())
-        if not n:
+        wanted = wanted[np.lexsort((wanted[:, 1], wanted[:, 0]))]
+        places = places_of(np.unique(wanted[:, 0]), hashes)
+        if not places.shape[0]:
             return None, n_read
-        places = np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(low, counts)
-        found = every.updates.take(places)
+        found = replace(every.updates, hashes=None).take(places)
         keys = found.rows.select(columns)
         return found.where(same_keys(RowHasher(keys.schema).hash(keys), wanted)), n_read
 
@@ -422,15 +374,14 @@ class KeptFiles:
             found, was_read = self.decoded(plan, path, size)
             n_read += was_read
             parts.append(found)
-        more = together(parts)
+        more = Updates.concat(parts)
         keys = more.rows.select(columns)
-        hashes = np.ascontiguousarray(RowHasher(keys.schema).hash(keys)[:, 0])
-        if base is not None:
-            hashes, more = np.concatenate([base.hashes, hashes]), together([base.updates, more])
-        order = np.argsort(hashes, kind="stable")
-        ordered = more.take(order)
-        made = _Sorted(hashes[order], Updates(ordered.times, ordered.diffs, ordered.rows.combine_chunks()), wanted)
-        if made.updates.size_bytes + made.hashes.nbytes <= self._budget:
+        more = replace(more, hashes=np.ascontiguousarray(RowHasher(keys.schema).hash(keys)[:, 0]))
+        every = more if base is None else Updates.concat([base.updates, more])
+        assert every.hashes is not None
+        ordered = every.take(np.argsort(every.hashes, kind="stable"))
+        made = _Sorted(replace(ordered, rows=ordered.rows.combine_chunks()), wanted)
+        if made.updates.nbytes <= self._budget:
             with self._lock:
                 self._sorted[key] = made
                 self._sorted.move_to_end(key)
@@ -439,7 +390,7 @@ class KeptFiles:
         return made, n_read
 
     def _sorted_bytes(self) -> int:
-        return sum(each.updates.size_bytes + each.hashes.nbytes for each in self._sorted.values())
+        return sum(each.updates.nbytes for each in self._sorted.values())
 
     @property
     def size_bytes(self) -> int:
@@ -463,13 +414,6 @@ def _schema(plan: PeekPlan, columns: Sequence[str]) -> pa.Schema:
     form = plan.form
     diff = (DIFF,) if form.kind == "collection" else ()
     return pa.schema([form.data_schema.field(name) for name in (*form.domain.columns, *diff, *columns)])
-
-
-def _updates(plan: PeekPlan, table: pa.Table, columns: Sequence[str]) -> Updates:
-    n = table.num_rows
-    is_collection = plan.form.kind == "collection"
-    diffs = np.asarray(table.column(DIFF).to_numpy(), np.int64) if is_collection else np.ones(n, np.int64)
-    return Updates(plan.form.domain.from_columns(table), diffs, table.select(list(columns)))
 
 
 _MOST_LOGS: Final = 64

@@ -10,7 +10,7 @@ Invariants
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.answers.contents import counted, counts_at
-from spark_timely.answers.kept import Pieces, Updates, together
+from spark_timely.answers.kept import Pieces
 from spark_timely.answers.keys import same_keys
 from spark_timely.canonical.row_hash import RowHasher
-from spark_timely.dataflow.history.keys import one_zero
 from spark_timely.log.files.parquet import side_by_side
 from spark_timely.time.antichain import Antichain
+from spark_timely.trace.contents import contents_of
+from spark_timely.trace.updates import Updates, one_zero
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from spark_timely.log.files.index import FileIndex
     from spark_timely.time.arrays import BoolArray, IntArray
 
-__all__ = ["Scan", "counted_updates", "matching", "of_keys", "plan_scan", "scan", "tail_of"]
+__all__ = ["Scan", "counted_updates", "counts_at", "matching", "of_keys", "plan_scan", "scan", "tail_of"]
 
 # Small files are kept together, those of other times among them, as long as they have no more bytes than this.
 _MOST_SMALL_BYTES: Final = 16 << 20
@@ -199,7 +199,7 @@ def scan(plan: PeekPlan, what: Scan, kept: KeptFiles) -> tuple[pa.Table, int]:
     enough = plan.bound if what.only_adds and not plan.order else None
     for part, was_read in _parts(plan, what, kept):
         n_read += was_read
-        if part is not None and part.times.shape[0]:
+        if part is not None and len(part):
             parts.append(part)
             # Copies of rows that nothing takes away (invariant 3).
             if enough is not None and sum(_copies(each.diffs, enough) for each in parts) >= enough:
@@ -216,9 +216,42 @@ def counted_updates(plan: PeekPlan, parts: Sequence[Updates]) -> pa.Table:
     """Return updates that count, of the columns that rows are counted by, as rows with their counts."""
     if not parts:
         schema = pa.schema([plan.form.payload.field(name).with_nullable(nullable=True) for name in plan.columns])
-        return counted(plan.path, schema.empty_table(), np.empty(0, np.int64))
-    every = together(parts)
-    return counted(plan.path, every.rows, every.diffs)
+        return Updates.contents(schema.empty_table()).as_table()
+    return contents_of(f"peek log {plan.path!r}", Updates.concat(parts).timeless()).as_table()
+
+
+def counts_at(
+    times: IntArray,
+    at: tuple[int, ...],
+    *,
+    since: Antichain | None = None,
+    lower: int | None = None,
+) -> BoolArray:
+    """Return which updates count at a time, shape (n,).
+
+    Parameters
+    ----------
+    times : ndarray of int64, shape (n, k)
+    at : tuple of int
+        The time: updates not later than it in any coordinate count.
+    since : Antichain, optional
+        Of a stream that has forgotten: messages not beyond it are gone.
+    lower : int, optional
+        Of times of one coordinate: those before it are counted elsewhere.
+
+    Examples
+    --------
+    >>> counts_at(np.array([[3], [5], [6]]), (5,)).tolist()
+    [True, True, False]
+    >>> counts_at(np.array([[1, 9], [2, 2]]), (5, 5)).tolist()
+    [False, True]
+    """
+    found: BoolArray = np.asarray((times <= np.array(at, np.int64)).all(axis=1))
+    if since is not None:
+        found &= since.beyond(times)
+    if lower is not None:
+        found &= times[:, 0] >= lower
+    return found
 
 
 def _parts(plan: PeekPlan, what: Scan, kept: KeptFiles) -> Iterator[tuple[Updates | None, int]]:
@@ -286,14 +319,14 @@ def matching(plan: PeekPlan, found: Updates, *, lower: int | None = None, keyed:
     form = plan.form
     forgets = form.kind == "stream" and plan.since != form.domain.minimum_frontier
     found = found.where(counts_at(found.times, plan.at, since=plan.since if forgets else None, lower=lower))
-    if plan.keys is not None and not keyed and found.times.shape[0]:
+    if plan.keys is not None and not keyed and len(found):
         found = found.where(of_keys(found.rows, plan.keys))
-    if plan.where is not None and found.times.shape[0]:
+    if plan.where is not None and len(found):
         rows = found.rows.combine_chunks()
         batches = rows.to_batches()
         kept = np.concatenate([np.asarray(plan.where.holds(batch).to_numpy(zero_copy_only=False)) for batch in batches])
-        found = Updates(found.times, found.diffs, rows).where(kept)
-    return Updates(found.times, found.diffs, found.rows.select(list(plan.columns)))
+        found = replace(found, rows=rows).where(kept)
+    return found.select(plan.columns)
 
 
 def of_keys(rows: pa.Table, keys: pa.Table) -> BoolArray:
@@ -369,7 +402,4 @@ def tail_of(plan: PeekPlan, what: Scan, kept: KeptFiles) -> tuple[list[Updates],
         found.append(kept.read(plan, size, piece, plan.read_columns, partial(of_keys, keys=plan.keys)))
         n_read += 1
     counting = [each.where(counts_at(each.times, plan.at, lower=what.lower)) for each in found]
-    names = list(plan.read_columns)
-    return [
-        Updates(each.times, each.diffs, each.rows.select(names)) for each in counting if each.times.shape[0]
-    ], n_read
+    return [each.select(plan.read_columns) for each in counting if len(each)], n_read

@@ -21,10 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-import numpy as np
 import pyarrow as pa
 
-from spark_timely.answers.contents import with_counts
 from spark_timely.answers.finishing import finish, order_of
 from spark_timely.answers.index_peek import Indexes, look_up
 from spark_timely.answers.kept import kept_files
@@ -49,6 +47,7 @@ from spark_timely.log.store.storage import checked_options
 from spark_timely.log.wait import wait_until
 from spark_timely.predicate import parse_predicate
 from spark_timely.time.antichain import Antichain
+from spark_timely.trace.updates import Updates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -768,4 +767,4 @@ def _by_job(plan: PeekPlan, what: Scan, request: _Request) -> pa.Table:
 def _nothing(plan: PeekPlan) -> pa.Table:
     """Return no rows."""
     fields = [plan.form.payload.field(name).with_nullable(nullable=True) for name in plan.columns]
-    return with_counts(pa.schema(fields).empty_table(), np.empty(0, np.int64))
+    return Updates.contents(pa.schema(fields).empty_table()).as_table()

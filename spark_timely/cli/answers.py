@@ -28,7 +28,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.answers.contents import DIFF
 from spark_timely.answers.peek import SCAN_LIMIT_BYTES, PeekExplanation, peek
 from spark_timely.answers.statements import (
     CopyStatement,
@@ -50,6 +49,7 @@ from spark_timely.log import Log
 from spark_timely.log.log import open_log
 from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import checked_options, normal_path
+from spark_timely.trace.updates import DIFF
 
 _ROWS_AT_ONCE: Final = 1000  # not all of a large answer as objects at once
 _LOOK_S: Final = 0.2

@@ -26,7 +26,7 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.interop.cdcv2.collections import CdcImport, export_collection
-from spark_timely.interop.cdcv2.reader import Updates, read_message
+from spark_timely.interop.cdcv2.reader import read_message
 from spark_timely.interop.cdcv2.statements import Statement
 from spark_timely.interop.choosing import Selection
 from spark_timely.interop.chunk import VERSIONS
@@ -47,6 +47,7 @@ from spark_timely.log import Log
 from spark_timely.log.files.format import LogKind
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.wait import wait_until
+from spark_timely.trace.updates import Updates
 
 
 def _import(

@@ -37,15 +37,14 @@ import pyarrow as pa
 import pyarrow.acero as acero
 import pyarrow.compute as pc
 
-from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.dataflow.aggregates import Aggregation, aggregate_rows
 from spark_timely.dataflow.delays import BoundDelay
 from spark_timely.errors import OperatorError, TimelyError, TimelyInternalError, described, kind_of
 from spark_timely.log.files.format import LogKind, conform
-from spark_timely.log.reader import exact_sums
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray, group_times, lexsort, run_starts
+from spark_timely.time.arrays import IntArray, group_times
 from spark_timely.time.domain import TimeDomain
+from spark_timely.trace.updates import DIFF, Updates
 
 if TYPE_CHECKING:
     from spark_timely.dataflow.history.base import Held
@@ -94,9 +93,6 @@ Names = tuple[str, ...]
 # Rows that are copied at once; pieces of more rows that are left as they are.
 _FEW_ROWS: Final = 4_096
 _FEW_PIECES: Final = 16
-
-DIFF = "_diff"
-"""Column of updates: how often a row is added, or taken away where it is negative."""
 
 Read = Callable[["Replay", Antichain, Antichain, Names], pa.Table]
 """Gives the rows of a log at the times of a range: its time columns, and the payload columns that are named."""
@@ -935,19 +931,13 @@ class Consolidated(View):
 
 
 def summed_updates(domain: TimeDomain, rows: pa.Table) -> pa.Table:
-    """Return updates with equal rows of a time summed, without those that sum to 0.
-
-    A sum beyond 64 bits stays as its parts.
+    """Return updates, as a view has them, with equal rows of a time summed, without those that sum to 0.
 
     Parameters
     ----------
     domain : TimeDomain
     rows : pyarrow.Table
         Time columns, `DIFF`, payload. Not modified.
-
-    Notes
-    -----
-    Cost: one hash of the rows, one sort.
 
     Examples
     --------
@@ -956,22 +946,8 @@ def summed_updates(domain: TimeDomain, rows: pa.Table) -> pa.Table:
     >>> summed_updates(TimeDomain.from_json({"times": ["long"]}), rows).to_pylist()
     [{'_time': 1, '_diff': 2, 'v': 'b'}, {'_time': 2, '_diff': 1, 'v': 'a'}]
     """
-    if not rows.num_rows:
-        return rows
-    payload = rows.select(rows.schema.names[domain.arity + 1 :])
-    keys = [domain.from_columns(rows)]
-    if payload.num_columns:
-        keys.append(RowHasher(payload.schema).hash(payload).view(np.int64))
-    together: IntArray = np.concatenate(keys, axis=1)
-    order = lexsort(together)
-    starts = run_starts(together[order])
-    diffs = np.asarray(rows.column(DIFF).to_numpy(), np.int64)[order]
-    sums, fits = exact_sums(diffs, starts)
-    wanted = fits & (sums != 0)
-    found = rows.take(pa.array(order[starts[wanted]]))
-    found = found.set_column(domain.arity, found.schema.field(domain.arity), pa.array(sums[wanted]))
-    parts = rows.take(pa.array(order[np.repeat(~fits, np.diff(starts, append=len(order)))]))
-    return pa.concat_tables([found, parts])
+    payload = rows.schema.names[domain.arity + 1 :]
+    return Updates.of_table(rows, domain, payload).consolidated().with_times(domain).cast(rows.schema)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -224,7 +224,7 @@ def rows_to_records(rows: Sequence[Value], type_: Type) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def records_to_rows(records: pa.RecordBatch, type_: Type) -> list[Value]:
+def records_to_rows(records: pa.RecordBatch | pa.Table, type_: Type) -> list[Value]:
     """Return records as JSON values.
 
     Examples
@@ -240,7 +240,7 @@ def records_to_rows(records: pa.RecordBatch, type_: Type) -> list[Value]:
     return [json_value(value, type_) for value in records.column(0).to_pylist()]
 
 
-def plain(records: pa.RecordBatch) -> pa.RecordBatch:
+def plain(records: pa.RecordBatch | pa.Table) -> pa.Table:
     """Return records whose dates and timestamps are integers, at any depth: Python's own reach from year 1 to 9999.
 
     Examples
@@ -251,7 +251,7 @@ def plain(records: pa.RecordBatch) -> pa.RecordBatch:
     [{'d': -2147483648}]
     """
     columns = [values.cast(plain_type(values.type)) for values in records.columns]
-    return pa.RecordBatch.from_arrays(columns, names=records.schema.names)
+    return pa.table(columns, names=records.schema.names)
 
 
 def plain_type(type_: pa.DataType) -> pa.DataType:

@@ -39,10 +39,9 @@ from spark_timely.log.machine.base import choose_base, first_of_newest_batch, wi
 from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
 from spark_timely.log.machine.since import as_of_since, is_later, may_read, moved_to, needed_from
 from spark_timely.log.machine.state import batch_state, distinct_rows
-from spark_timely.log.reader import exact_sums
 from spark_timely.log.retention import retention_of
 from spark_timely.masking import masked_logger
-from spark_timely.time.arrays import lexsort
+from spark_timely.trace.updates import hash_lanes, summed_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from spark_timely.log.store.base import Store
     from spark_timely.log.streams import StreamStates
     from spark_timely.time.antichain import Antichain
-    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.arrays import BoolArray
 
 logger = masked_logger(__name__)
 
@@ -306,21 +305,16 @@ def summed(form: LogFormat, table: pa.Table, since: Antichain) -> tuple[pa.Table
     if not table.num_rows:
         return table, rest
     moved, _ = as_of_since("collection", since, times)
-    hashes = RowHasher(form.payload).hash(table).view(np.int64)
     streams = table["_stream"].combine_chunks().dictionary_encode()
-    codes = np.asarray(streams.indices.to_numpy(), np.int64)
-    keys: IntArray = np.concatenate([moved, codes[:, None], hashes], axis=1)
-    order = lexsort(keys)
-    ordered = keys[order]
-    starts = np.flatnonzero(np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)]))
-    sums, fits = exact_sums(np.asarray(table["_diff"].to_numpy(), np.int64)[order], starts)
-    seqs = np.maximum.reduceat(np.asarray(table["_seq"].to_numpy(), np.int64)[order], starts)
+    codes = np.asarray(streams.indices.to_numpy(), np.int64)[:, None]
+    keys = np.concatenate([moved, codes, hash_lanes(table.select(form.payload.names))], axis=1)
+    # The newest commit of equal updates stands for all of them.
+    newest = np.argsort(-np.asarray(table["_seq"].to_numpy(), np.int64), kind="stable")
+    found = summed_by(keys[newest], np.asarray(table["_diff"].to_numpy(), np.int64)[newest])
     table = _with(table, form.domain.to_columns(moved))
-    wanted = fits & (sums != 0)
-    rows = table.take(pa.array(order[starts[wanted]]))
-    rows = _with(rows, {"_diff": pa.array(sums[wanted]), "_seq": pa.array(seqs[wanted])})
-    as_parts = table.take(pa.array(order[np.repeat(~fits, np.diff(starts, append=len(order)))]))
-    return pa.concat_tables([rows, as_parts]), rest
+    rows = _with(table.take(pa.array(newest[found.first])), {"_diff": pa.array(found.sums)})
+    # What 64 bits do not sum stays as it is: more updates may come to it.
+    return pa.concat_tables([rows, table.take(pa.array(newest[found.beyond]))]), rest
 
 
 def _with(table: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:

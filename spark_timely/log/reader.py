@@ -15,13 +15,13 @@ Invariants
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.errors import (
     InvalidUsageError,
     NotBeyondError,
@@ -30,7 +30,6 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.arguments import check_text, check_whole, names_of
-from spark_timely.log.contents import check_contents, refusal
 from spark_timely.log.files.parquet import read_file, side_by_side
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.history import History
@@ -39,12 +38,12 @@ from spark_timely.log.machine.state import OPEN_STREAM, states_by_seq, stream_co
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeType
 from spark_timely.time.text import moment_text
+from spark_timely.trace.contents import contents_of
+from spark_timely.trace.updates import Updates
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
 
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.state import StreamState
@@ -312,82 +311,6 @@ def check_remembered(log: CaptureLog, kind: str, bound: int, streams: tuple[str,
     )
 
 
-def consolidate_updates(table: pa.Table, payload: pa.Schema, diff: str = "_diff") -> pa.Table:
-    """Sum the diffs of equal rows, and drop rows whose diffs sum to zero.
-
-    Parameters
-    ----------
-    table : pyarrow.Table
-        Payload columns and the diff. Not modified.
-    payload : pyarrow.Schema
-        The columns that make rows equal.
-    diff : str
-        Name of the int64 column of diffs.
-
-    Returns
-    -------
-    pyarrow.Table
-        Payload columns and the summed diff, in no particular order. A row whose sum is beyond 64 bits stays as
-        several.
-
-    Notes
-    -----
-    Cost: one hash and one sort of the rows.
-
-    Examples
-    --------
-    >>> rows = pa.table({"v": ["a", "b", "a"], "_diff": [1, 1, -1]})
-    >>> consolidate_updates(rows, pa.schema([("v", pa.string())])).to_pylist()
-    [{'v': 'b', '_diff': 1}]
-    """
-    summed, beyond = _consolidated(table.select([*payload.names, diff]), payload, diff)
-    return pa.concat_tables([summed, beyond]) if beyond.num_rows else summed
-
-
-def _consolidated(table: pa.Table, payload: pa.Schema, diff: str) -> tuple[pa.Table, pa.Table]:
-    """Return the rows with their sums, and the updates of those rows whose sum is beyond 64 bits."""
-    if table.num_rows == 0:
-        return table, table
-    hashes = RowHasher(payload).hash(table)
-    order = np.lexsort((hashes[:, 1], hashes[:, 0]))
-    ordered = hashes[order]
-    first = np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)])
-    starts = np.flatnonzero(first)
-    diffs = np.asarray(table[diff].to_numpy(), np.int64)[order]
-    sums, fits = exact_sums(diffs, starts)
-    kept = fits & (sums != 0)
-    rows = table.select(payload.names).take(pa.array(order[starts[kept]]))
-    rows = rows.append_column(table.schema.field(diff), pa.array(sums[kept], pa.int64()))
-    beyond = np.repeat(~fits, np.diff(starts, append=len(order)))
-    return rows, table.take(pa.array(order[beyond]))
-
-
-def exact_sums(
-    diffs: npt.NDArray[np.int64], starts: npt.NDArray[np.intp]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return the sum of each group, and whether 64 bits hold it.
-
-    Parameters
-    ----------
-    diffs : ndarray of int64, shape (n,)
-        Group by group.
-    starts : ndarray of int, shape (m,)
-        Where groups begin.
-
-    Examples
-    --------
-    >>> sums, fits = exact_sums(np.array([1, 2, 2**62, 2**62]), np.array([0, 2]))
-    >>> sums[0].item(), fits.tolist()
-    (3, [True, False])
-    """
-    # Neither sum of halves overflows before 2**31 rows.
-    high = np.add.reduceat(diffs >> 32, starts)
-    low = np.add.reduceat(diffs & 0xFFFFFFFF, starts)
-    carried = high + (low >> 32)
-    fits = (carried >= -(2**31)) & (carried < 2**31)
-    return (carried << 32) | (low & 0xFFFFFFFF), fits
-
-
 def snapshot_of(log: CaptureLog, time: TimeLike) -> pa.Table:
     """Return the contents of a collection at a closed time. See `spark_timely.log.log.Log.snapshot`."""
     if log.kind != "collection":
@@ -419,23 +342,10 @@ def snapshot_of(log: CaptureLog, time: TimeLike) -> pa.Table:
 
     log.look_into(may_hold)
     chosen = may_hold(index)
-    found = pa.schema([needed.field(n).with_nullable(nullable=True) for n in names]).empty_table()
-    beyond = found
+    payload = pa.schema([field.with_nullable(nullable=True) for field in form.payload])
+    held = Updates.contents(payload.empty_table())
     for path in index.paths[chosen].tolist():
-        table = read_file(log.storage, path, needed)
-        keep = (log.domain.from_columns(table) <= reach).all(axis=1)
+        added = Updates.of_table(read_file(log.storage, path, needed), log.domain, payload.names).at(at)
         # Consolidated file by file, so that memory holds the contents and one file.
-        added = table.filter(pa.array(keep)).select(names)
-        found, beyond = _consolidated(pa.concat_tables([found, beyond, added]), form.payload, "_diff")
-    if beyond.num_rows:
-        raise refusal(what, beyond.slice(0, 1).select(form.payload.names), _total(beyond, form.payload))
-    check_contents(what, found.select(form.payload.names), np.asarray(found["_diff"].to_numpy(), np.int64))
-    return found
-
-
-def _total(updates: pa.Table, payload: pa.Schema) -> int:
-    """Return the sum of the diffs of the first row and those equal to it, however large."""
-    hashes = RowHasher(payload).hash(updates)
-    equal = (hashes == hashes[0]).all(axis=1)
-    diffs = np.asarray(updates["_diff"].to_numpy(), np.int64)[equal]
-    return (int((diffs >> 32).sum()) << 32) + int((diffs & 0xFFFFFFFF).sum())
+        held = Updates.concat([held, replace(added, rows=added.rows.cast(payload))]).consolidated(partial=True)
+    return contents_of(what, held).as_table()

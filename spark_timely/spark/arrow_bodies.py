@@ -23,15 +23,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark_timely.canonical.content import OF_TASK
-from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.continual.plan import SourcePlan, StepPlan, StepResult
-from spark_timely.continual.updates import Updates
 from spark_timely.dataflow.engine.steps import is_cancelled
 from spark_timely.dataflow.views import time_value
 from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split
@@ -39,7 +36,6 @@ from spark_timely.datasource.reader import read_split
 from spark_timely.errors import (
     DataLossError,
     InvalidUsageError,
-    MultiplicityOverflowError,
     OperatorError,
     SchemaMismatchError,
     StorageError,
@@ -48,16 +44,16 @@ from spark_timely.errors import (
     kind_of,
     shown,
 )
-from spark_timely.log.contents import check_contents
 from spark_timely.log.files.format import canonical_type, conform
 from spark_timely.log.files.parquet import message_table, write_data_files
-from spark_timely.log.reader import exact_sums
 from spark_timely.masking import masked_logger
 from spark_timely.spark.base.schema import spark_schema, spark_type
 from spark_timely.spark.base.shipping import for_task
 from spark_timely.spark.bodies import Changes, FunctionBody, fits
 from spark_timely.spark.dataflow_tasks import DRIVER_BYTES
-from spark_timely.time.arrays import is_sorted, lexsort, run_starts, unique_times
+from spark_timely.time.arrays import is_sorted, lexsort, unique_times
+from spark_timely.trace.contents import check_contents
+from spark_timely.trace.updates import DIFF, Updates, hash_lanes, summed_by
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,8 +80,6 @@ MAX_BYTES: Final = 1 << 30
 
 KEPT_BYTES: Final = 256 << 20
 """Of decoded rows of references that a process keeps between steps."""
-
-_DIFF: Final = "_diff"
 
 # What is written at once, where several times give more than that.
 _MOST_BYTES: Final = 256 << 20
@@ -193,7 +187,7 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     """Give the rows of files at times in [lower, upper): the time, of a collection the diff, and payload columns."""
     (name,), (kind,) = source.domain.columns, source.domain.types
-    own = [pa.field(_DIFF, pa.int64())] if source.kind == "collection" else []
+    own = [pa.field(DIFF, pa.int64())] if source.kind == "collection" else []
     schema = pa.schema([pa.field(name, kind.arrow), *own, *_nullable(columns)])
     split = Split(
         0, 1, source.path, tuple(map(FilePiece, files)),
@@ -216,13 +210,8 @@ def _read(source: SourcePlan, files: Sequence[str], lower: int | None, upper: in
 def _updates(source: SourcePlan, batches: Sequence[pa.RecordBatch], columns: pa.Schema) -> Updates:
     payload = _nullable(columns)
     if not batches:
-        return Updates(np.empty(0, np.int64), np.empty(0, np.int64), payload.empty_table())
-    table = pa.Table.from_batches(batches)
-    times = source.domain.from_columns(table)[:, 0]
-    rows = table.select(payload.names)
-    if source.kind == "stream":
-        return Updates(times, np.ones(times.shape[0], np.int64), rows)
-    return Updates(times, np.asarray(table.column(_DIFF).to_numpy(), np.int64), rows)
+        return Updates(payload.empty_table(), np.empty((0, 1), np.int64), np.empty(0, np.int64))
+    return Updates.of_table(pa.Table.from_batches(batches), source.domain, payload.names)
 
 
 def _bytes_of_copies(rows: pa.Table, counts: IntArray) -> int:
@@ -261,18 +250,16 @@ def _arrivals(source: SourcePlan, first: int, room: Room) -> _Arrivals:
     """Read an input. All that the plan names before the first time is shown at it: a snapshot."""
     if source.kind == "stream" and source.shown == "deletes":
         none = _updates(source, [], source.schema)
-        return _Arrivals(none.times, none.rows)  # of a stream nothing is ever taken away
-    found = _read(source, source.files, source.lower, source.upper, room)
-    moved = Updates(np.maximum(found.times, first), found.diffs, found.rows)
+        return _Arrivals(none.times[:, 0], none.rows)  # of a stream nothing is ever taken away
+    moved = _read(source, source.files, source.lower, source.upper, room).advanced((first,))
     if source.kind == "stream":
-        if not is_sorted(moved.times[:, None]):
-            order = lexsort(moved.times[:, None])
-            moved = Updates(moved.times[order], moved.diffs[order], moved.rows.take(pa.array(order)))
-        return _Arrivals(moved.times, moved.rows)
+        if not is_sorted(moved.times):
+            moved = moved.take(lexsort(moved.times))
+        return _Arrivals(moved.times[:, 0], moved.rows)
     summed = moved.consolidated()
     if source.shown == "inserts":
         if source.lower is None:
-            check_contents(_attempt(source), summed.rows, summed.diffs, summed.times == first)
+            check_contents(_attempt(source), summed.rows, summed.diffs, summed.times[:, 0] == first)
         chosen = summed.where(summed.diffs > 0)
         counts = chosen.diffs
     else:
@@ -281,7 +268,8 @@ def _arrivals(source: SourcePlan, first: int, room: Room) -> _Arrivals:
         counts = np.minimum(-np.maximum(chosen.diffs, -_GREATEST), _GREATEST)
     room.check(_bytes_of_copies(chosen.rows, counts), source)
     rows = _copies(chosen.rows, counts)
-    return _Arrivals(chosen.times if rows is chosen.rows else np.repeat(chosen.times, counts), rows)
+    times = chosen.times[:, 0]
+    return _Arrivals(times if rows is chosen.rows else np.repeat(times, counts), rows)
 
 
 _GREATEST: Final = (1 << 63) - 1
@@ -313,15 +301,14 @@ def _times_of_changes(source: SourcePlan, most_bytes: int) -> IntArray:
     if source.lower is None:
         assert source.upper is not None
         held = _read(source, source.files, None, source.upper, Room(None, most_bytes))
-        summed = replace(held, times=np.zeros_like(held.times)).consolidated()
-        return np.array([source.upper - 1] if summed.diffs.shape[0] else [], np.int64)
+        return np.array([source.upper - 1] if len(held.timeless().consolidated()) else [], np.int64)
     found: dict[int, list[IntArray]] = {1: [], -1: []}
     counted: list[tuple[IntArray, IntArray]] = []
     for batch in _batches(source, source.files, source.lower, source.upper, pa.schema([])):  # per 100,000 rows
         part = _updates(source, [batch], pa.schema([]))
         for which, seen in found.items():  # two turns
-            seen.append(np.unique(part.times[part.diffs > 0 if which > 0 else part.diffs < 0]))
-        distinct, counts = unique_times(part.times[:, None])
+            seen.append(np.unique(part.times[part.diffs > 0 if which > 0 else part.diffs < 0, 0]))
+        distinct, counts = unique_times(part.times)
         counted.append((distinct[:, 0], np.asarray(counts, np.int64)))
     none: IntArray = np.empty(0, np.int64)
     ours, others = (np.unique(np.concatenate([none, *found[which]])) for which in (sign, -sign))
@@ -332,8 +319,8 @@ def _times_of_changes(source: SourcePlan, most_bytes: int) -> IntArray:
     for piece in _in_pieces(mixed, sizes[np.searchsorted(times, mixed)]):  # one turn per million rows
         room = Room(None, most_bytes)
         rows = _read(source, source.files, int(piece[0]), int(piece[-1]) + 1, room)
-        summed = rows.where(np.isin(rows.times, piece)).consolidated()
-        parts.append(np.unique(summed.times[summed.diffs * sign > 0]))
+        summed = rows.where(np.isin(rows.times[:, 0], piece)).consolidated()
+        parts.append(np.unique(summed.times[summed.diffs * sign > 0, 0]))
     changed: IntArray = np.sort(np.concatenate(parts))
     return changed
 
@@ -359,38 +346,26 @@ def _in_pieces(times: IntArray, sizes: IntArray) -> list[IntArray]:
 # Contents ----------------------------------------------------------------------------------------------
 
 
-def _hashes(rows: pa.Table) -> IntArray:
-    return RowHasher(rows.schema).hash(rows).view(np.int64)
-
-
 @dataclass(frozen=True)
 class _Sums:
-    """Rows of a collection with how often each is there, none equal to another, in the order of their hashes."""
+    """Contents of a collection, none equal to another, in the order of their hashes, which are kept beside them."""
 
     hashes: IntArray
-    diffs: IntArray
-    rows: pa.Table
+    held: Updates
+
+    @classmethod
+    def one(cls, rows: pa.Table, diffs: IntArray) -> _Sums:
+        """Return rows as a part for `of`."""
+        return cls(hash_lanes(rows), Updates.contents(rows, diffs))
 
     @classmethod
     def of(cls, *parts: _Sums) -> _Sums:
         """Return all rows of some parts, which need neither be in order nor without equals; at least one part."""
         hashes = np.concatenate([part.hashes for part in parts])
-        diffs = np.concatenate([part.diffs for part in parts])
-        rows = pa.concat_tables([part.rows for part in parts])
-        order = lexsort(hashes)
-        starts = run_starts(hashes[order])
-        if not starts.shape[0]:
-            return cls(hashes, diffs, rows)
-        sums, fit = exact_sums(diffs[order], starts)
-        if not fit.all():
-            row = rows.slice(int(order[starts[np.flatnonzero(~fit)[0]]]), 1).to_pylist()[0]
-            msg = f"could not sum the updates of a log: found row={shown(row)} more often than 64 bits count"
-            raise MultiplicityOverflowError(msg, hint="correct what produces the changes", data=row)
-        kept = np.flatnonzero(sums)
-        places = order[starts[kept]]
-        if places.shape[0] == rows.num_rows and is_sorted(places[:, None]):
-            return cls(hashes, sums, rows)
-        return cls(hashes[places], sums[kept], rows.take(pa.array(places)))
+        every = Updates.concat([part.held for part in parts])
+        summed = summed_by(hashes, every.diffs)
+        every.check(summed)
+        return cls(hashes[summed.first], replace(every.take(summed.first), diffs=summed.sums))
 
     def places_of(self, hashes: IntArray) -> IntArray:
         """Return where rows of some hashes are, sorted; of those that are there."""
@@ -403,15 +378,11 @@ class _Sums:
         return found
 
     def taken(self, places: IntArray) -> _Sums:
-        return _Sums(self.hashes[places], self.diffs[places], self.rows.take(pa.array(places)))
-
-    @property
-    def n(self) -> int:
-        return int(self.diffs.shape[0])
+        return _Sums(self.hashes[places], self.held.take(places))
 
     @property
     def n_bytes(self) -> int:
-        return int(self.hashes.nbytes + self.diffs.nbytes + self.rows.nbytes)
+        return int(self.hashes.nbytes) + self.held.nbytes
 
 
 @dataclass(frozen=True)
@@ -426,67 +397,57 @@ class _Collection:
 
     @classmethod
     def empty(cls, schema: pa.Schema) -> _Collection:
-        none = _Sums(np.empty((0, 2), np.int64), np.empty(0, np.int64), _nullable(schema).empty_table())
+        none = _Sums.one(_nullable(schema).empty_table(), np.empty(0, np.int64))
         return cls(none, none)
 
     def plus(self, diffs: IntArray, rows: pa.Table) -> _Collection:
         """Return the contents after some updates."""
         if not diffs.shape[0]:
             return self
-        recent = _Sums.of(self.recent, _Sums(_hashes(rows), diffs, rows))
-        if recent.n > max(_FEW_ROWS, self.base.n // 4):
-            return _Collection(_Sums.of(self.base, recent), replace(recent, **_NOTHING, rows=recent.rows.slice(0, 0)))
+        recent = _Sums.of(self.recent, _Sums.one(rows, diffs))
+        if len(recent.held) > max(_FEW_ROWS, len(self.base.held) // 4):
+            return _Collection(_Sums.of(self.base, recent), recent.taken(np.empty(0, np.int64)))
         return _Collection(self.base, recent)
 
     @cached_property
-    def now(self) -> tuple[IntArray, pa.Table]:
-        """How often each row is there, and the rows; none is there zero times."""
-        if not self.recent.n:
-            return self.base.diffs, self.base.rows
+    def now(self) -> Updates:
+        """The rows, and how often each is there; none is there zero times."""
+        if not len(self.recent.held):
+            return self.base.held
         places = self.base.places_of(self.recent.hashes)
         changed = _Sums.of(self.base.taken(places), self.recent)
-        if not places.shape[0]:
-            left = self.base.diffs, self.base.rows
-        else:
-            stays: BoolArray = np.ones(self.base.n, np.bool_)
-            stays[places] = False
-            left = self.base.diffs[stays], self.base.rows.filter(pa.array(stays))
-        return np.concatenate([left[0], changed.diffs]), pa.concat_tables([left[1], changed.rows])
+        stays: BoolArray = np.ones(len(self.base.held), np.bool_)
+        stays[places] = False
+        return Updates.concat([self.base.held.where(stays), changed.held])
 
     @cached_property
     def _bounds(self) -> tuple[int, int]:
         """The least number of times that any row is there, and the bytes of all copies."""
-        diffs, rows = self.now
-        return int(diffs.min()) if diffs.shape[0] else 1, _bytes_of_copies(rows, diffs)
+        diffs = self.now.diffs
+        return int(diffs.min()) if diffs.shape[0] else 1, _bytes_of_copies(self.now.rows, diffs)
 
     @cached_property
     def _copied(self) -> pa.Table:
-        return _copies(self.now[1], self.now[0])
+        return _copies(self.now.rows, self.now.diffs)
 
     def table(self, source: SourcePlan, room: Room) -> pa.Table:
         """Return each row as often as it is there."""
         least, n_bytes = self._bounds
         if least < 0:
-            check_contents(_attempt(source), self.now[1], self.now[0])
+            check_contents(_attempt(source), self.now.rows, self.now.diffs)
         room.check(n_bytes, source)
         return self._copied
 
     def held_of(self, rows: pa.Table) -> _Sums:
         """Return of some rows those that are there, and how often."""
-        hashes = _hashes(rows)
+        hashes = hash_lanes(rows)
         return _Sums.of(*(part.taken(part.places_of(hashes)) for part in (self.base, self.recent)))
 
     @property
     def n_bytes(self) -> int:
         # What was made of them for the body is kept with them.
-        made = self._bounds[1] if "_copied" in self.__dict__ and self._copied is not self.base.rows else 0
+        made = self._bounds[1] if "_copied" in self.__dict__ and self._copied is not self.base.held.rows else 0
         return self.base.n_bytes + self.recent.n_bytes + made
-
-
-_NOTHING: Final[dict[str, npt.NDArray[np.int64]]] = {
-    "hashes": np.empty((0, 2), np.int64),
-    "diffs": np.empty(0, np.int64),
-}
 
 
 @dataclass(frozen=True)
@@ -547,29 +508,22 @@ class _Held:
         """Return what the log holds as of a time that is not earlier, by the files of the plan."""
         missing = [path for path in source.files if path not in self.files]
         found = _read(source, missing, source.lower, None, room)
-        order = lexsort(found.times[:, None])
-        first = int(np.searchsorted(found.times[order], as_of, "right"))
-        now, after = order[:first], order[first:]
-        contents = self.contents
-        if now.shape[0]:
-            whole = now.shape[0] == order.shape[0]
-            rows = found.rows if whole else found.rows.take(pa.array(now))
-            contents = contents.plus(found.diffs if whole else found.diffs[now], rows)
-        later = self.later
-        if after.shape[0]:
-            later = Updates.concat(later, found.where(found.times > as_of))
-            by_time = lexsort(later.times[:, None])
-            later = Updates(later.times[by_time], later.diffs[by_time], later.rows.take(pa.array(by_time)))
+        after = found.times[:, 0] > as_of
+        now, later = found.where(~after), self.later
+        contents = self.contents.plus(now.diffs, now.rows)
+        if after.any():
+            later = Updates.concat([later, found.where(after)])
+            later = later.take(lexsort(later.times))
         return _Held(frozenset(source.files), self.as_of, contents, later).at(as_of)
 
     def at(self, as_of: int) -> _Held:
         """Return what is there as of a time that is not earlier."""
-        n = int(np.searchsorted(self.later.times, as_of, "right"))
+        n = int(np.searchsorted(self.later.times[:, 0], as_of, "right"))
         if not n:
             return self if self.as_of == as_of else replace(self, as_of=as_of)
         later = self.later
         contents = self.contents.plus(later.diffs[:n], later.rows.slice(0, n))
-        return _Held(self.files, as_of, contents, Updates(later.times[n:], later.diffs[n:], later.rows.slice(n)))
+        return _Held(self.files, as_of, contents, later.slice(n, len(later) - n))
 
     def reaches(self, source: SourcePlan, as_of: int) -> bool:
         """Whether this can be moved on to a time: it is not past it, and all its files are still there."""
@@ -577,7 +531,7 @@ class _Held:
 
     @property
     def n_bytes(self) -> int:
-        return self.contents.n_bytes + int(self.later.rows.nbytes + 16 * self.later.times.shape[0])
+        return self.contents.n_bytes + self.later.nbytes
 
 
 class Kept:
@@ -721,15 +675,16 @@ class _Step:
                 hint = "write into a collection log: a stream log takes no row back"
                 raise _operator_error(plan, where, msg, hint)
             return _Given(time, inserted, ones)
-        parts = [_Sums(_hashes(inserted), ones, inserted)]
+        parts = [_Sums.one(inserted, ones)]
         if changes.delete is not None:
             own = None if self._own is None else self._own.contents
             if not isinstance(own, _Collection):
                 msg = f"could not run task {plan.task!r} at {where}: found rows to delete, and a body without deletes"
                 raise _operator_error(plan, where, msg, "say deletes=True")
             gone = own.held_of(_fitted(changes.delete, plan, where))
-            parts.append(replace(gone, diffs=-gone.diffs, rows=conform(gone.rows, payload)))
-        summed = _Sums.of(*parts)
+            rows = conform(gone.held.rows, payload)
+            parts.append(_Sums(gone.hashes, Updates.contents(rows, -gone.held.diffs)))
+        summed = _Sums.of(*parts).held
         return _Given(time, summed.rows, summed.diffs)
 
 
@@ -889,14 +844,14 @@ def rows_of_step(body: ArrowBody, plan: StepPlan, own_names: Sequence[str] = ("o
     table, times, diffs = _together(held, plan)
     columns = dict(plan.form.domain.to_columns(times))
     if diffs is not None:
-        columns[_DIFF] = pa.array(diffs)
+        columns[DIFF] = pa.array(diffs)
     columns.update(zip(table.schema.names, table.columns, strict=True))
     return pa.table(columns, schema=_schema_of_step(plan))
 
 
 def _schema_of_step(plan: StepPlan) -> pa.Schema:
     (name,), (kind,) = plan.form.domain.columns, plan.form.domain.types
-    own = [pa.field(_DIFF, pa.int64())] if plan.form.kind == "collection" else []
+    own = [pa.field(DIFF, pa.int64())] if plan.form.kind == "collection" else []
     return pa.schema([pa.field(name, kind.arrow), *own, *_nullable(plan.form.payload)])
 
 
@@ -913,8 +868,9 @@ def compare_step(
     held = list(_Step(body, plan, own_names, Kept(0)).run())
     there = _read(written, written.files, written.lower, written.upper, Room(plan, body.max_bytes))
     schema = _nullable(plan.form.payload)
-    parts = [_Sums(_hashes(each.rows), each.diffs, each.rows.cast(schema)) for each in held]
-    left = _Sums.of(_Sums(_hashes(there.rows), -there.diffs, there.rows.select(schema.names).cast(schema)), *parts)
+    parts = [Updates.contents(each.rows.cast(schema), each.diffs) for each in held]
+    wrote = Updates.contents(there.rows.select(schema.names).cast(schema), -there.diffs)
+    left = Updates.concat([wrote, *parts]).consolidated()
     more = left.diffs > 0
     return int(left.diffs[more].sum()), int(-left.diffs[~more].sum())
 

@@ -23,7 +23,6 @@ import pyarrow as pa
 from pyspark.errors import ArithmeticException, NumberFormatException
 from pyspark.sql import functions as F
 
-from spark_timely.answers.contents import DIFF
 from spark_timely.answers.finishing import Thinning, row_sizes
 from spark_timely.errors import (
     DataLossError,
@@ -40,6 +39,7 @@ from spark_timely.spark.batch_frame import check_settings
 from spark_timely.spark.collection import consolidate, refuse_maps, refused_sql
 from spark_timely.spark.scan import beyond, literal, quoted, scan
 from spark_timely.spark.seen import listed
+from spark_timely.trace.updates import DIFF
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

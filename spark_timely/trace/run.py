@@ -5,7 +5,7 @@ the key), `_time`, `_diff`, then those of the rows. Batches are bounded, and no 
 
 Invariants
 ----------
-1. A run has its updates summed: no two rows of it are equal in row and time.
+1. A run has its updates summed: two rows of it are equal in row and time only where 64 bits do not hold their sum.
 2. What a look finds is by hash: rows of other keys may be among it, which the caller separates by their values.
 3. A file has its name once it is whole.
 4. A file is looked into once its checksum has been compared: whatever changes a bit of it makes it another file.
@@ -18,21 +18,18 @@ import itertools
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.canonical.row_hash import RowHasher
-from spark_timely.time.arrays import lexsort, run_starts
+from spark_timely.trace.updates import Updates, places_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from spark_timely.time.arrays import IntArray
 
-__all__ = ["DamagedRunError", "Run", "Updates", "concatenated", "in_pieces", "merge_pieces", "summed", "write_run"]
+__all__ = ["DamagedRunError", "Run", "in_pieces", "merge_pieces", "write_run"]
 
 PIECE_ROWS: Final = 1 << 20
 """Rows of a batch, about: what a merge holds in memory at once."""
@@ -43,128 +40,17 @@ _LINEAGE: Final = b"timely.lineage"
 _HASH, _TIME, _DIFF = "_hash", "_time", "_diff"
 
 
-@dataclass(frozen=True, slots=True)
-class Updates:
-    """Updates with the hashes of their keys.
-
-    Attributes
-    ----------
-    hashes : ndarray of uint64, shape (n,)
-    times, diffs : ndarray of int64, shape (n,)
-    rows : pyarrow.Table
-        n rows.
-    """
-
-    hashes: npt.NDArray[np.uint64]
-    times: IntArray
-    diffs: IntArray
-    rows: pa.Table
-
-    def of(self, columns: Sequence[str]) -> Updates:
-        """Return them with some columns of their rows."""
-        return Updates(self.hashes, self.times, self.diffs, self.rows.select(list(columns)))
-
-    def take(self, places: npt.NDArray[np.integer]) -> Updates:
-        """Return some of them, by their numbers."""
-        return Updates(
-            self.hashes[places], self.times[places], self.diffs[places], self.rows.take(pa.array(places))
-        )  # fmt: skip
-
-
-def concatenated(parts: Sequence[Updates]) -> Updates:
-    """Put updates behind each other; at least one part."""
-    if len(parts) == 1:
-        return parts[0]
-    return Updates(
-        np.concatenate([part.hashes for part in parts]),
-        np.concatenate([part.times for part in parts]),
-        np.concatenate([part.diffs for part in parts]),
-        pa.concat_tables([part.rows for part in parts]),
-    )
-
-
-def summed(updates: Updates, since: int | None = None) -> Updates:
-    """Return updates sorted by hash, those of equal rows and times summed, without those that sum to 0.
-
-    Parameters
-    ----------
-    updates : Updates
-    since : int, optional
-        Times before it are moved to it.
-
-    Raises
-    ------
-    OverflowError
-        If a sum does not fit 64 bits.
-
-    Notes
-    -----
-    Cost: one sort of the hashes; rows are hashed where a key has several.
-
-    Examples
-    --------
-    >>> rows = pa.table({"k": ["b", "a", "a"]})
-    >>> made = Updates(np.array([9, 3, 3], np.uint64), np.array([1, 1, 2]), np.array([1, 1, -1]), rows)
-    >>> summed(made).diffs.tolist(), summed(made, since=5).rows.to_pylist()
-    ([1, -1, 1], [{'k': 'b'}])
-    """
-    times = updates.times if since is None else np.maximum(updates.times, since)
-    hashes = updates.hashes
-    n = hashes.shape[0]
-    if not n:
-        return updates
-    order = np.argsort(hashes, kind="stable")
-    ordered = hashes[order]
-    same = ordered[1:] == ordered[:-1]
-    if not same.any():
-        return Updates(ordered, times[order], updates.diffs[order], updates.rows.take(pa.array(order)))
-    several = np.concatenate([same, [False]]) | np.concatenate([[False], same])
-    # What has its hash alone stays; of the others equal rows of a time are put together.
-    among = np.flatnonzero(several)
-    picked = order[among]
-    rows = updates.rows.take(pa.array(picked))
-    lanes = RowHasher(rows.schema).hash(rows).view(np.int64)
-    together: IntArray = np.column_stack([ordered[among].view(np.int64), times[picked], lanes])
-    # Hashes are in their order already: sorting by them as signed numbers only groups them.
-    inner = lexsort(together)
-    starts = run_starts(together[inner])
-    sums = _sums(updates.diffs[picked][inner], starts)
-    kept = sums != 0
-    chosen = among[inner[starts[kept]]]
-    diffs = updates.diffs[order].copy()
-    diffs[chosen] = sums[kept]
-    wanted = ~several
-    wanted[chosen] = True
-    places = np.flatnonzero(wanted)
-    return Updates(ordered[places], times[order[places]], diffs[places], updates.rows.take(pa.array(order[places])))
-
-
 def in_pieces(updates: Updates, piece_rows: int = PIECE_ROWS) -> Iterator[Updates]:
-    """Cut updates that are `summed` in pieces for `write_run`."""
-    n = updates.hashes.shape[0]
+    """Cut consolidated updates in pieces for `write_run`."""
+    n, hashes = len(updates), updates.hashes
+    assert hashes is not None
     if updates.rows.nbytes > _PIECE_BYTES:
         piece_rows = min(piece_rows, max(1, n * _PIECE_BYTES // updates.rows.nbytes))
     first = 0
     while first < n:
-        stop = int(np.searchsorted(updates.hashes, updates.hashes[min(first + piece_rows, n) - 1], "right"))
-        yield Updates(
-            updates.hashes[first:stop],
-            updates.times[first:stop],
-            updates.diffs[first:stop],
-            updates.rows.slice(first, stop - first),
-        )
+        stop = int(np.searchsorted(hashes, hashes[min(first + piece_rows, n) - 1], "right"))
+        yield updates.slice(first, stop - first)
         first = stop
-
-
-def _sums(diffs: IntArray, starts: IntArray) -> IntArray:
-    most = int(np.abs(diffs.astype(np.float64)).sum()) if diffs.shape[0] else 0
-    if most < 1 << 62:
-        return np.asarray(np.add.reduceat(diffs, starts), np.int64)
-    sums = np.add.reduceat(diffs.astype(object), starts)
-    if max(abs(int(each)) for each in (sums.max(), sums.min())) >= 1 << 63:
-        msg = "a row counts more often than fits 64 bits"
-        raise OverflowError(msg)
-    return sums.astype(np.int64)
 
 
 def write_run(path: str, pieces: Iterable[Updates], *, lineage: str = "", flush: bool = True) -> tuple[int, int, int]:
@@ -175,7 +61,7 @@ def write_run(path: str, pieces: Iterable[Updates], *, lineage: str = "", flush:
     path : str
         A name that nothing has.
     pieces : iterable of Updates
-        Each `summed`, in the order of their hashes, and no hash in two of them; empty ones may be among them.
+        Each consolidated, in the order of their hashes, and no hash in two of them; empty ones may be among them.
     lineage : str
         Of the index that it is made for.
     flush : bool
@@ -194,7 +80,7 @@ def write_run(path: str, pieces: Iterable[Updates], *, lineage: str = "", flush:
     try:
         with pa.OSFile(unfinished, "wb") as sink:
             for piece in pieces:
-                if not piece.hashes.shape[0]:
+                if piece.hashes is None or not len(piece):
                     continue
                 batch = _batch(piece, lineage)
                 if writer is None:
@@ -245,9 +131,16 @@ def _batch(piece: Updates, lineage: str) -> pa.RecordBatch:
     rows = piece.rows.combine_chunks()
     (batch,) = rows.to_batches(max_chunksize=rows.num_rows) if rows.num_columns else (None,)
     columns = [] if batch is None else batch.columns
-    arrays = [pa.array(piece.hashes), pa.array(piece.times), pa.array(piece.diffs), *columns]
+    arrays = [pa.array(piece.hashes), pa.array(piece.times[:, 0]), pa.array(piece.diffs), *columns]
     fields = [pa.field(_HASH, pa.uint64()), pa.field(_TIME, pa.int64()), pa.field(_DIFF, pa.int64()), *rows.schema]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, {_LINEAGE: lineage.encode()}))
+
+
+def _piece(batch: pa.RecordBatch) -> Updates:
+    """Return what `_batch` was made of."""
+    hashes, times, diffs = (np.asarray(batch.column(place).to_numpy()) for place in range(3))
+    table = pa.Table.from_batches([batch])
+    return Updates(table.select(table.schema.names[3:]), times.reshape(-1, 1), diffs, hashes)
 
 
 class DamagedRunError(OSError):
@@ -299,11 +192,8 @@ class Run:
         batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
         batches = [batch.replace_schema_metadata() for batch in batches]
         self._size_bytes = size_bytes
-        self._hashes, self._times, self._diffs = (
-            [np.asarray(batch.column(place).to_numpy()) for batch in batches] for place in range(3)
-        )
-        tables = [pa.Table.from_batches([batch]) for batch in batches]
-        self._rows = [table.select(table.schema.names[3:]) for table in tables]
+        self._pieces = [_piece(batch) for batch in batches]
+        self._hashes = [np.asarray(batch.column(0).to_numpy()) for batch in batches]
         self._firsts = np.array([hashes[0] for hashes in self._hashes], np.uint64)
 
     @property
@@ -319,7 +209,7 @@ class Run:
     @property
     def schema(self) -> pa.Schema:
         """Columns of the rows."""
-        schema: pa.Schema = self._rows[0].schema
+        schema: pa.Schema = self._pieces[0].rows.schema
         return schema
 
     def look_up(self, hashes: npt.NDArray[np.uint64]) -> Iterator[Updates]:
@@ -339,27 +229,16 @@ class Run:
             first = self._hashes[number].searchsorted(hashes[0], "left")
             stop = self._hashes[number].searchsorted(hashes[0], "right")
             if first < stop:
-                yield self._slice(number, int(first), int(stop))
+                yield self._pieces[number].slice(int(first), int(stop - first))
             return
         ends = np.empty(self._firsts.shape[0] + 1, np.intp)
         ends[0], ends[-1] = 0, hashes.shape[0]
         ends[1:-1] = np.searchsorted(hashes, self._firsts[1:])
         for number in np.flatnonzero(ends[1:] > ends[:-1]).tolist():
             mine = hashes[ends[number] : ends[number + 1]]
-            found = self._hashes[number]
-            low = np.searchsorted(found, mine, "left")
-            # Mostly a key has one row, or none: the end is looked for only where the next one is equal.
-            inside = low < found.shape[0]
-            low, mine = low[inside], mine[inside]
-            hit = found[low] == mine
-            low, mine = low[hit], mine[hit]
-            following = np.minimum(low + 1, found.shape[0] - 1)
-            more = (found[following] == mine) & (following > low)
-            n = np.ones(low.shape[0], np.int64)
-            n[more] = np.searchsorted(found, mine[more], "right") - low[more]
-            places = np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n) + np.repeat(low, n)
+            places = places_of(mine, self._hashes[number])
             if places.shape[0]:
-                yield self._taken(number, places)
+                yield self._pieces[number].take(places)
 
     def between(self, first: int, last: int) -> Iterator[Updates]:
         """Give the updates whose hash is not below `first` and not above `last`, in the order of hashes; no copies."""
@@ -367,7 +246,7 @@ class Run:
             low = int(np.searchsorted(hashes, np.uint64(first), "left"))
             high = int(np.searchsorted(hashes, np.uint64(last), "right"))
             if low < high:
-                yield self._slice(number, low, high)
+                yield self._pieces[number].slice(low, high - low)
 
     def cuts(self, n: int) -> list[int]:
         """Return n - 1 hashes or fewer that part the run in about equal pieces."""
@@ -379,25 +258,6 @@ class Run:
             found += [int(hashes[at]) for at in inside if 0 <= at < hashes.shape[0]]
             begin += hashes.shape[0]
         return sorted(set(found))
-
-    def _taken(self, number: int, places: IntArray) -> Updates:
-        low, high = int(places[0]), int(places[-1]) + 1
-        if high - low == places.shape[0]:  # as those of one key are: without copies
-            return self._slice(number, low, high)
-        return Updates(
-            self._hashes[number][places],
-            self._times[number][places],
-            self._diffs[number][places],
-            self._rows[number].take(pa.array(places)),
-        )
-
-    def _slice(self, number: int, low: int, high: int) -> Updates:
-        return Updates(
-            self._hashes[number][low:high],
-            self._times[number][low:high],
-            self._diffs[number][low:high],
-            self._rows[number].slice(low, high - low),
-        )
 
 
 def merge_pieces(runs: Sequence[Run], since: int | None, *, piece_rows: int = PIECE_ROWS) -> Iterator[Updates]:
@@ -426,4 +286,5 @@ def merge_pieces(runs: Sequence[Run], since: int | None, *, piece_rows: int = PI
             continue
         parts = [part for run in runs for part in run.between(first, stop - 1)]
         if parts:
-            yield summed(concatenated(parts), since)
+            every = Updates.concat(parts)
+            yield (every if since is None else every.advanced((since,))).consolidated(partial=True)

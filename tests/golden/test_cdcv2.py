@@ -26,7 +26,7 @@ def plain(time: Any) -> Any:
 
 def rows_of(output: Output, reader: CdcReader) -> list[Any]:
     updates = output.updates
-    rows = records_to_rows(updates.records, parse_type("string"))
+    rows = records_to_rows(updates.rows, parse_type("string"))
     to_json = reader.times.to_json
     found = zip(rows, map(to_json, updates.times.tolist()), updates.diffs.tolist(), strict=True)
     return sorted([list(each) for each in found], key=lambda row: (row[0], plain(row[1]), row[2]))

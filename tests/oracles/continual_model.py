@@ -21,10 +21,10 @@ from typing import Any
 import pyarrow as pa
 
 from spark_timely.continual.sink import takes_snapshot
-from spark_timely.continual.updates import Updates
 from spark_timely.time.antichain import Antichain
 from tests.oracles import continual_rows as rows_model
 from tests.oracles.continual_rows import RowSink, RowWrite, Source, kind_of
+from tests.oracles.updates import Updates
 
 MINIMUM = 0
 

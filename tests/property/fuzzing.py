@@ -242,7 +242,7 @@ def harmless_messages(time: str, record: str, lines: list[str], cut: int) -> boo
             times = output.updates.times
             assert before.beyond(times).all()
             assert not output.frontier.beyond(times).any()
-            rows = zip(map(str, output.updates.records.to_pylist()), map(tuple, times.tolist()), strict=True)
+            rows = zip(map(str, output.updates.rows.to_pylist()), map(tuple, times.tolist()), strict=True)
             new = list(rows)
             assert len(set(new)) == len(new)
             assert given.isdisjoint(new)

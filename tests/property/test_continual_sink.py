@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as s
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from spark_timely.continual.updates import Updates
 from spark_timely.time.antichain import Antichain
 from tests.oracles.continual_model import (
     Case,
@@ -33,6 +32,7 @@ from tests.oracles.continual_model import (
     whole,
 )
 from tests.oracles.continual_rows import DeletesInput, InsertsInput, RowSink, RowWrite, Source
+from tests.oracles.updates import Updates
 from tests.support import examples
 
 LAST = 7

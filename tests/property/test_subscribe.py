@@ -30,6 +30,7 @@ from spark_timely.log.files import parquet
 from spark_timely.log.log import create_log
 from spark_timely.log.machine.since import needed_from
 from spark_timely.time.antichain import Antichain
+from spark_timely.trace.updates import Updates
 from tests.faults.harness import long_lane
 from tests.oracles import subscribe_model as model
 from tests.oracles.subscribe_model import Row, Time, Update, plain
@@ -458,7 +459,7 @@ def gives_the_open_time(patch: Patch) -> None:
 
 
 def sums_nothing(patch: Patch) -> None:
-    patch.setattr(follow, "consolidate_updates", lambda table, *_: table)
+    patch.setattr(Updates, "consolidated", lambda updates, **_: updates)
 
 
 def shares_whatever_the_origin(patch: Patch) -> None:

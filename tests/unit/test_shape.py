@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scripts.size import LARGE, code_lines, sizes
+from tests.modules import modules
 
 LARGEST = 900
 FACADES = {"spark_timely/dataflow/stream.py", "spark_timely/log/log.py"}
@@ -50,3 +51,13 @@ def test_list_of_large_files_is_of_files_that_are_large(lines: dict[str, int]) -
 def test_lines_of_code_are_neither_words_nor_empty() -> None:
     text = '"""Words.\n\nMore."""\n\n# why\nx = [  # one\n    1,\n\n]\n"""Of x."""\ny = """a\nb"""\n'
     assert code_lines(text) == 5
+
+
+def modules_with(text: str) -> list[str]:
+    return sorted(name for name, file in modules().items() if text in file.read_text())
+
+
+def test_sums_are_made_in_one_module() -> None:
+    assert modules_with("exact_sums(") == ["spark_timely.trace.updates"]
+    assert modules_with("class Updates") == ["spark_timely.trace.updates"]
+    assert modules_with("def one_zero(") == ["spark_timely.trace.updates"]

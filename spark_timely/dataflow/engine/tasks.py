@@ -27,8 +27,11 @@ from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.dataflow.history.base import Held
 from spark_timely.dataflow.history.ranges import EVERY_KEY, KeyRange, KeySet, key_hashes
 from spark_timely.dataflow.remembered import Look
+from spark_timely.dataflow.views import Before as GivesBefore
 from spark_timely.dataflow.views import (
-    DIFF,
+    Look as LooksAt,
+)
+from spark_timely.dataflow.views import (
     LookError,
     Names,
     Read,
@@ -37,13 +40,7 @@ from spark_timely.dataflow.views import (
     View,
     Watch,
     packed,
-    summed_updates,
     unpacked,
-    with_times,
-)
-from spark_timely.dataflow.views import Before as GivesBefore
-from spark_timely.dataflow.views import (
-    Look as LooksAt,
 )
 from spark_timely.errors import OperatorError, SchemaMismatchError, TimelyInternalError
 from spark_timely.log.files.format import conform
@@ -52,8 +49,9 @@ from spark_timely.log.machine.state import DataFile
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray, unique_times
 from spark_timely.trace.mapped import Index, mapped_run
-from spark_timely.trace.run import Updates, concatenated, in_pieces, merge_pieces, summed, write_run
+from spark_timely.trace.run import in_pieces, merge_pieces, write_run
 from spark_timely.trace.spine import RunFile
+from spark_timely.trace.updates import DIFF, Updates
 
 if TYPE_CHECKING:
     from spark_timely.log.files.format import LogFormat
@@ -397,21 +395,15 @@ class Lookups:
     def _indexed(self, before: Before, index: Index, lo: Antichain, key: Names, wanted: KeySet, columns: Names) -> Held:
         leaf = before.leaf
         runs = [mapped_run(index.folder, run, index.lineage) for run in index.runs]
-        found = [updates.of(columns) for run in runs for updates in run.look_up(wanted.hashes)]
+        found = [updates.select(columns) for run in runs for updates in run.look_up(wanted.hashes)]
         if before.tail and index.upper is not None:
             begin = Antichain.of(index.upper).join(leaf.domain.minimum_frontier)
             rows = self._read(leaf, before.tail, begin, lo, columns, wanted)
             found.append(updates_of(leaf, rows, key, columns))
         if not found:
             return held_of(leaf, leaf.empty().select([*leaf.carried, *columns]), columns)
-        every = concatenated(found)
-        ((stop,),) = lo.elements or (((1 << 63) - 1,),)
-        if lo.elements:
-            every = every.take(np.flatnonzero(every.times < stop))
-        if not leaf.updates:
-            return Held(every.times, every.diffs, every.rows)
-        contents = summed(replace(every, times=np.zeros_like(every.times)))
-        return Held(None, contents.diffs, contents.rows)
+        every = Updates.concat(found)
+        return _held(leaf, every.where(~lo.beyond(every.times)))
 
 
 def _states(index: Index | None, lo: Antichain) -> Iterator[Index]:
@@ -427,9 +419,7 @@ def _states(index: Index | None, lo: Antichain) -> Iterator[Index]:
 
 def updates_of(leaf: Replay, rows: pa.Table, key: Names, columns: Names) -> Updates:
     """Return rows of a log as the runs of an index have them."""
-    n = rows.num_rows
-    diffs = np.asarray(rows.column(DIFF).to_numpy(), np.int64) if leaf.updates else np.ones(n, np.int64)
-    return Updates(key_hashes(rows, key), leaf.domain.from_columns(rows)[:, 0], diffs, rows.select(columns))
+    return replace(Updates.of_table(rows, leaf.domain, columns), hashes=key_hashes(rows, key))
 
 
 def make_run(work: IndexWork, read: ReadRange) -> TaskResult:
@@ -439,18 +429,23 @@ def make_run(work: IndexWork, read: ReadRange) -> TaskResult:
         pieces = merge_pieces([mapped_run(work.folder, run, work.lineage) for run in work.runs], work.since)
     else:
         rows = read(work.leaf, work.shares, work.lower, work.upper, work.columns)
-        pieces = iter(in_pieces(summed(updates_of(work.leaf, rows, work.key, work.columns), work.since)))
+        updates = updates_of(work.leaf, rows, work.key, work.columns)
+        moved = updates if work.since is None else updates.advanced((work.since,))
+        pieces = iter(in_pieces(moved.consolidated(partial=True)))
     return TaskResult(run=RunFile(work.name, *write_run(path, pieces, lineage=work.lineage)))
 
 
 def held_of(view: View, rows: pa.Table, columns: Names) -> Held:
     """Return what rows of a log hold together: of updates the contents, without their times."""
-    times = view.domain.from_columns(rows)[:, 0]
+    return _held(view, Updates.of_table(rows, view.domain, columns))
+
+
+def _held(view: View, every: Updates) -> Held:
     if not view.updates:
-        return Held(times, np.ones(times.shape[0], np.int64), rows.select(columns))
-    still = pa.table(view.domain.to_columns(np.zeros((times.shape[0], 1), np.int64)))
-    contents = summed_updates(view.domain, with_times(still, rows.select((DIFF, *columns))))
-    return Held(None, np.asarray(contents.column(DIFF).to_numpy(), np.int64), contents.select(columns))
+        return Held(every.times[:, 0], every.diffs, every.rows)
+    # What is too often there is refused by what looks at it, which knows its key.
+    contents = every.timeless().consolidated(partial=True)
+    return Held(None, contents.diffs, contents.rows)
 
 
 class Counts:

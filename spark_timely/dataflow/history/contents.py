@@ -18,6 +18,7 @@ from spark_timely.dataflow.history.base import Changes, Held, Names
 from spark_timely.dataflow.history.keys import key_codes, key_text, ranks_of, run_starts_of, wide
 from spark_timely.errors import OperatorError
 from spark_timely.time.arrays import IntArray
+from spark_timely.trace.updates import Updates
 
 __all__ = ["BEYOND", "NEGATIVE", "Boundaries", "consolidated"]
 
@@ -45,18 +46,8 @@ def consolidated(times: IntArray, numbers: IntArray, diffs: IntArray, rows: pa.T
     >>> found.rows.num_rows
     0
     """
-    order = np.lexsort((times, numbers))
-    starts = run_starts_of(numbers[order], times[order])
-    (exact,) = wide(diffs)
-    sums = np.add.reduceat(exact[order], starts) if starts.shape[0] else np.zeros(0, np.int64)
-    there = np.asarray(sums != 0, np.bool_)
-    first = order[starts][there]
-    beyond = np.flatnonzero(np.asarray(np.abs(sums[there]) > _MOST, np.bool_))
-    if beyond.shape[0]:
-        row = int(first[beyond[0]])
-        msg = f"a row that is added {sums[there][beyond[0]]} times at time={int(times[row])}"
-        raise OperatorError(msg, hint=BEYOND)
-    return Changes(times[first], sums[there].astype(np.int64), rows.take(pa.array(first)))
+    found = Updates(rows, times[:, None], diffs).consolidated(group=numbers)
+    return Changes(found.times[:, 0], found.diffs, found.rows)
 
 
 @dataclass(frozen=True, eq=False)

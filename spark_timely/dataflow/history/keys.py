@@ -22,7 +22,6 @@ __all__ = [
     "key_codes",
     "key_text",
     "nth_so_far",
-    "one_zero",
     "ranks_of",
     "run_starts_of",
     "sums_so_far",
@@ -313,14 +312,6 @@ def wide(*numbers: IntArray) -> list[IntArray]:
     """
     most = sum(float(np.abs(each.astype(np.float64)).sum()) for each in numbers)
     return list(numbers) if most < 2.0**62 else [each.astype(object) for each in numbers]
-
-
-def one_zero(rows: pa.Table) -> pa.Table:
-    """Return rows with 0.0 for −0.0: a log of updates takes the two for one value."""
-    for number, field in enumerate(rows.schema):  # one turn per column
-        if pa.types.is_floating(field.type):
-            rows = rows.set_column(number, field, pc.add(rows.column(number), pa.scalar(0.0, field.type)))
-    return rows
 
 
 def key_text(keys: pa.Table, row: int) -> str:

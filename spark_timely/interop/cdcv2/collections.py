@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 
 from spark_timely.canonical.row_hash import RowHasher, Words
 from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatchError
-from spark_timely.interop.cdcv2.reader import CdcReader, Updates, keys_of, message_lines, statement_of
+from spark_timely.interop.cdcv2.reader import CdcReader, keys_of, message_lines, statement_of
 from spark_timely.interop.cdcv2.statements import Statement
 from spark_timely.interop.choosing import Selection
 from spark_timely.interop.exporting import (
@@ -46,6 +47,7 @@ from spark_timely.log.reader import check_between
 from spark_timely.log.writer import StreamWriter
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray, as_times
+from spark_timely.trace.updates import DIFF, Updates
 
 _MESSAGE_UPDATES = 8192
 
@@ -117,9 +119,8 @@ def collection_messages(
     for low, high in stretches(counts, stretch_rows):
         rows, at = rows_between(log, [*needed_columns(log, types), "_diff"], None, end, times, low, high)
         updates = _consolidated(selection.cast(rows), times[low:high][at], encoder)
-        for first in range(0, len(updates.diffs), _MESSAGE_UPDATES):
-            part = slice(first, first + _MESSAGE_UPDATES)
-            yield Updates(updates.records[part], updates.times[part], updates.diffs[part])
+        for first in range(0, len(updates), _MESSAGE_UPDATES):
+            yield updates.slice(first, min(_MESSAGE_UPDATES, len(updates) - first))
         upper = Antichain(held[high], log.domain.arity)
         yield statement_of(lower, upper, updates.times)
         lower = upper
@@ -129,15 +130,11 @@ def collection_messages(
 
 def _consolidated(rows: pa.Table, times: IntArray, encoder: CaptureEncoder) -> Updates:
     """Sum the diffs of equal records at equal times, by the records' bytes."""
-    keys = keys_of(encoder, rows, times)
-    columns = {**keys, "diff": rows.column("_diff"), "row": pa.array(np.arange(rows.num_rows))}
-    groups = pa.table(columns).group_by(list(keys)).aggregate([("diff", "sum"), ("row", "min")])
-    diffs, first = groups.column("diff_sum").to_numpy(), groups.column("row_min").to_numpy()
-    first, diffs = first[diffs != 0], diffs[diffs != 0]
-    order = np.argsort(first)
-    chosen = first[order]
-    records = encoder.fitted(rows.take(pa.array(chosen)))
-    return Updates(records, times[chosen], diffs[order].astype(np.int64))
+    (key, *_) = keys_of(encoder, rows, times).values()
+    codes = np.asarray(key.dictionary_encode().indices.to_numpy(), np.int64)
+    diffs = np.asarray(rows.column(DIFF).to_numpy(), np.int64)
+    summed = Updates(rows.drop_columns([DIFF]), times, diffs).consolidated(group=codes)
+    return replace(summed, rows=pa.Table.from_batches([encoder.fitted(summed.rows)]))
 
 
 def export_collection(
@@ -184,7 +181,7 @@ def export_collection(
             i = number % files
             (line,) = message_lines([message], time=types.time, record=types.record)
             whole.files[i].write(f"{line}\n".encode())
-            n = len(message.diffs) if isinstance(message, Updates) else 0
+            n = len(message) if isinstance(message, Updates) else 0
             messages[i] += 1
             records[i] += n
             report(n)
@@ -318,7 +315,7 @@ class CdcImport:
             return None
         writer = self.open()
         updates = output.updates
-        columns = dict(zip(updates.records.schema.names, updates.records.columns, strict=True))
+        columns = dict(zip(updates.rows.schema.names, updates.rows.columns, strict=True))
         columns |= writer.log.domain.to_columns(updates.times)
         columns["_diff"] = pa.array(updates.diffs)
         read = writer.log.domain.frontier_from_json  # it checks that the log's types hold them
@@ -337,7 +334,7 @@ class CdcImport:
             behind &= is_later(since, updates.times)
         if not behind.any():
             return
-        columns = dict(zip(updates.records.schema.names, updates.records.columns, strict=True))
+        columns = dict(zip(updates.rows.schema.names, updates.rows.columns, strict=True))
         columns |= self._log.domain.to_columns(updates.times)
         rows = pa.table({**columns, "_diff": pa.array(updates.diffs)}).filter(pa.array(behind))
         self._behind.append(RowHasher(rows.schema).hash(rows))

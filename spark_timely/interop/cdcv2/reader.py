@@ -31,23 +31,8 @@ from spark_timely.interop.records import integer, records_to_rows, rows_to_recor
 from spark_timely.interop.schema import Type, arrow_schema, parse_type
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import DiffArray, IntArray, beyond, unique_times
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Updates:
-    """Updates of a collection.
-
-    Parameters
-    ----------
-    records : pyarrow.RecordBatch
-    times : ndarray of int64, shape (n, k)
-    diffs : ndarray of int64, shape (n,)
-    """
-
-    records: pa.RecordBatch
-    times: IntArray
-    diffs: DiffArray
+from spark_timely.time.arrays import IntArray, beyond, unique_times
+from spark_timely.trace.updates import Updates
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +76,7 @@ class CdcReader:
     >>> lines = ['{"progress": {"lower": [0], "upper": [2], "counts": [[1, 1]]}}', '{"updates": [["a", 1, 1]]}']
     >>> for line in lines * 2:
     ...     output = reader.extend([read_message(line, time="u64", record="string")])
-    ...     print(None if output is None else (output.frontier, output.updates.records.to_pylist()))
+    ...     print(None if output is None else (output.frontier, output.updates.rows.to_pylist()))
     (Antichain.of(1), [])
     (Antichain.of(2), [{'value': 'a'}])
     None
@@ -142,8 +127,8 @@ class CdcReader:
         if len(updates.diffs) and not updates.diffs.all():
             msg = "could not read CDCv2 updates: found a diff of 0"
             raise ProtocolError(msg, hint="consolidate the updates, and leave out what adds up to nothing")
-        columns = {**keys_of(self._encoder, updates.records, updates.times), "diff": pa.array(updates.diffs)}
-        records = zip(self._encoder.schema.names, updates.records.columns, strict=True)
+        columns = {**keys_of(self._encoder, updates.rows, updates.times), "diff": pa.array(updates.diffs)}
+        records = zip(self._encoder.schema.names, updates.rows.columns, strict=True)
         table = pa.table({**columns, **{f"_{name}": values for name, values in records}})
         open_ = self.frontier.beyond(updates.times)
         return table if open_.all() else table.filter(pa.array(open_))
@@ -183,14 +168,10 @@ class CdcReader:
 
     def _updates(self, table: pa.Table, times: IntArray) -> Updates:
         order = np.lexsort(times.T[::-1])
-        table = table.take(pa.array(order)).combine_chunks()
-        names = self._encoder.schema.names
-        columns = [
-            column.chunk(0) if column.num_chunks else pa.array([], column.type)
-            for column in (table.column(f"_{name}") for name in names)
-        ]
-        records = pa.RecordBatch.from_arrays(columns, schema=self._encoder.schema)
-        return Updates(records, times[order], table.column("diff").to_numpy())
+        table = table.take(pa.array(order))
+        columns = [table.column(f"_{name}") for name in self._encoder.schema.names]
+        rows = pa.Table.from_arrays(columns, schema=self._encoder.schema)
+        return Updates(rows, times[order], table.column("diff").to_numpy())
 
 
 def read_message(line: str | bytes, *, time: str | Type, record: str | Type) -> Updates | Statement:
@@ -234,7 +215,8 @@ def _message(found: Mapping[str, object], layout: TimeLayout, type_: Type) -> Up
             raise ValueError(msg)
         times = np.array([layout.from_json(row[1]) for row in rows], np.int64).reshape(-1, layout.arity)
         diffs = np.array([integer(row[2]) for row in rows], np.int64)
-        return Updates(rows_to_records([row[0] for row in rows], type_), times, diffs)
+        records = rows_to_records([row[0] for row in rows], type_)
+        return Updates(pa.Table.from_batches([records]), times, diffs)
     facts = found["progress"]
     if not isinstance(facts, dict) or set(facts) != {"lower", "upper", "counts"}:
         msg = f"found {shown(facts)}"
@@ -279,7 +261,7 @@ def message_lines(messages: Iterable[Updates | Statement], *, time: str | Type, 
             }
             line: dict[str, object] = {"progress": facts}
         else:
-            rows = records_to_rows(message.records, type_)
+            rows = records_to_rows(message.rows, type_)
             times = [layout.to_json(at) for at in message.times.tolist()]
             line = {"updates": [list(row) for row in zip(rows, times, message.diffs.tolist(), strict=True)]}
         yield json.dumps(line, ensure_ascii=False, allow_nan=False)
@@ -306,4 +288,4 @@ def empty_updates(type_: Type, arity: int) -> Updates:
     (0, 2)
     """
     nothing: npt.NDArray[np.int64] = np.empty(0, np.int64)
-    return Updates(pa.RecordBatch.from_pylist([], schema=arrow_schema(type_)), np.empty((0, arity), np.int64), nothing)
+    return Updates(arrow_schema(type_).empty_table(), np.empty((0, arity), np.int64), nothing)

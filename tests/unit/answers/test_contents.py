@@ -7,14 +7,21 @@ import random
 from collections import Counter
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from spark_timely.answers.contents import counted, counts_at
+from spark_timely.answers.log_peek import counts_at
 from spark_timely.errors import MultiplicityOverflowError, NegativeMultiplicityError
 from spark_timely.time.antichain import Antichain
+from spark_timely.trace.contents import contents_of
+from spark_timely.trace.updates import Updates
 
 MOST = (1 << 63) - 1
+
+
+def counted(path: str, rows: pa.Table, diffs: npt.NDArray[np.int64]) -> pa.Table:
+    return contents_of(f"peek log {path!r}", Updates.contents(rows, diffs)).as_table()
 
 
 def test_equal_rows_are_one_whatever_their_zeros_nans_and_nulls() -> None:

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.continual.sink import GREATEST, takes_snapshot
-from spark_timely.continual.updates import Updates
 from spark_timely.errors import InvalidUsageError, MultiplicityOverflowError, OperatorError
 from spark_timely.time.antichain import Antichain
 from tests.oracles.continual_rows import (
@@ -22,6 +21,7 @@ from tests.oracles.continual_rows import (
     kind_of,
 )
 from tests.oracles.continual_rows import updates_of as updates_from
+from tests.oracles.updates import Updates
 
 
 def updates_of(*updates: tuple[Any, int, int]) -> Updates:

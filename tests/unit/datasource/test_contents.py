@@ -17,7 +17,7 @@ from spark_timely.datasource.planner import ReplayPlanner, layout_of
 from spark_timely.datasource.reader import read_split, read_splits
 from spark_timely.errors import InvalidBoundsError, MultiplicityOverflowError, NegativeMultiplicityError
 from spark_timely.log import MemoryLog
-from spark_timely.log.reader import consolidate_updates
+from spark_timely.trace.updates import Updates
 from tests.unit.datasource.support import make_options, read_all
 from tests.unit.datasource.test_planner import PAYLOAD, make_log
 
@@ -42,7 +42,7 @@ def test_contents_come_from_no_one_commit(metadata: str, workers: str) -> None:
     if workers == "1":
         assert found.sort_by("v").to_pylist() == [{"v": 2, "_diff": 1}, {"v": 3, "_diff": 2}]
     # However many splits: the same, once it is summed up.
-    summed = consolidate_updates(found, PAYLOAD)
+    summed = consolidated(found)
     assert summed.sort_by("v").to_pylist() == [{"v": 2, "_diff": 1}, {"v": 3, "_diff": 2}]
 
 
@@ -56,6 +56,11 @@ def test_a_read_that_ends_where_it_begins_has_no_rows(snapshot: str) -> None:
         InvalidBoundsError, match=r"found asOf=\[1\], upTo=\[0\] — hint: give a upTo that is not before"
     ):
         read_all(contents(), upTo="0", **options)
+
+
+def consolidated(rows: pa.Table) -> pa.Table:
+    diffs = rows.column("_diff").to_numpy()
+    return Updates.contents(rows.select(["v"]), diffs).consolidated(partial=True).as_table()
 
 
 def sums_of(rows: pa.Table) -> dict[object, int]:
@@ -74,7 +79,7 @@ def test_no_sum_of_diffs_wraps_around(updates: list[tuple[int | None, int]]) -> 
     """What does not fit into 64 bits stays as several rows; what does is one row."""
     values, diffs = [v for v, _ in updates], [d for _, d in updates]
     rows = pa.table({"v": pa.array(values, pa.int64()), "_diff": pa.array(diffs, pa.int64())})
-    found = consolidate_updates(rows, PAYLOAD)
+    found = consolidated(rows)
     wanted = sums_of(rows)
     assert sums_of(found) == wanted
     often = Counter(found["v"].to_pylist())

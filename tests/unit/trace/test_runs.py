@@ -6,7 +6,6 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,13 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.dataflow.history.ranges import distinct_hashes, key_hashes
+from spark_timely.errors import MultiplicityOverflowError
 from spark_timely.trace import run as run_module
+from spark_timely.trace import updates as updates_module
 from spark_timely.trace.mapped import mapped_run
-from spark_timely.trace.run import Run, Updates, concatenated, in_pieces, merge_pieces, summed, write_run
+from spark_timely.trace.run import Run, in_pieces, merge_pieces, write_run
 from spark_timely.trace.spine import RunFile, Spine, due_merge
+from spark_timely.trace.updates import Updates
 
 Row = tuple[int, Any, Any]
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -32,12 +34,16 @@ def updates_of(rows: list[tuple[Row, int]], collisions: int | None) -> Updates:
     if collisions is not None:
         hashes = hashes % np.uint64(collisions)
     times = np.array([row[0] for row, _ in rows], np.int64)
-    return Updates(hashes, times, np.array([diff for _, diff in rows], np.int64), table)
+    return Updates(table, times[:, None], np.array([diff for _, diff in rows], np.int64), hashes)
+
+
+def summed(updates: Updates, since: int | None = None) -> Updates:
+    return (updates if since is None else updates.advanced((since,))).consolidated(partial=True)
 
 
 def counted(updates: Updates) -> Counter[Row]:
     found: Counter[Row] = Counter()
-    rows = zip(updates.times.tolist(), updates.rows["k"].to_pylist(), updates.rows["v"].to_pylist(), strict=True)
+    rows = zip(updates.times[:, 0].tolist(), updates.rows["k"].to_pylist(), updates.rows["v"].to_pylist(), strict=True)
     for row, diff in zip(rows, updates.diffs.tolist(), strict=True):
         assert row not in found, "not summed"
         assert diff
@@ -81,50 +87,33 @@ def test_runs_hold_what_was_written(seed: int, collisions: int | None, tmp_path:
     hashes = key_hashes(keys, ["k"])
     wanted = distinct_hashes(hashes if collisions is None else hashes % np.uint64(collisions))
     found = [each for run in runs for each in run.look_up(wanted)]
-    looked = counted(summed(concatenated(found))) if found else Counter()
+    looked = counted(summed(Updates.concat(found))) if found else Counter()
     mine = {row: diff for row, diff in looked.items() if row[1] in ("a", None)}
     assert mine == {row: diff for row, diff in every.items() if diff and row[1] in ("a", None)}
     whole = [each for run in runs for each in run.between(0, (1 << 64) - 1)]
     for run in runs:  # each is summed by itself (invariant 1)
-        counted(concatenated([*run.between(0, (1 << 64) - 1)]))
-    assert (counted(summed(concatenated(whole))) if whole else {}) == {row: d for row, d in every.items() if d}
+        counted(Updates.concat([*run.between(0, (1 << 64) - 1)]))
+    assert (counted(summed(Updates.concat(whole))) if whole else {}) == {row: d for row, d in every.items() if d}
 
 
 def equal_hash_is_equal_row(patch: pytest.MonkeyPatch) -> None:
     """Updates of one hash and time are summed, whatever their rows are."""
-    patch.setattr(run_module, "RowHasher", SameForAll)
-
-
-class SameForAll:
-    def __init__(self, schema: pa.Schema) -> None:
-        pass
-
-    def hash(self, rows: pa.Table) -> Any:
-        return np.zeros((rows.num_rows, 2), np.uint64)
+    patch.setattr(updates_module, "hash_lanes", lambda rows: np.zeros((rows.num_rows, 2), np.int64))
 
 
 def merge_drops_late_times(patch: pytest.MonkeyPatch) -> None:
-    """A merge keeps what it moves to its since, and leaves out what is past it."""
-
-    def dropping(updates: Updates, since: int | None = None) -> Updates:
-        found = summed(updates, since)
-        return found if since is None else found.take(np.flatnonzero(found.times <= since))
-
-    patch.setattr(run_module, "summed", dropping)
+    """What is moved is kept, and what is past it is left out."""
+    true = Updates.advanced
+    patch.setattr(Updates, "advanced", lambda each, at: true(each.where(each.times[:, 0] <= at[0]), at))
 
 
 def merge_moves_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(run_module, "summed", lambda updates, since=None: summed(updates))
+    patch.setattr(Updates, "advanced", lambda each, _: each)
 
 
 def merge_sums_nothing(patch: pytest.MonkeyPatch) -> None:
-    """A merge puts updates in the order of their hashes, and no more: equal ones stay, and those that cancel."""
-
-    def ordered(updates: Updates, since: int | None = None) -> Updates:
-        times = updates.times if since is None else np.maximum(updates.times, since)
-        return replace(updates, times=times).take(np.argsort(updates.hashes, kind="stable"))
-
-    patch.setattr(run_module, "summed", ordered)
+    """Updates are put in the order of their hashes, and no more: equal ones stay, and those that cancel."""
+    patch.setattr(Updates, "consolidated", lambda each, **_: each.take(np.argsort(each.hashes, kind="stable")))
 
 
 @pytest.mark.parametrize(
@@ -209,10 +198,16 @@ def test_wide_rows_are_cut_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(piece.hashes.shape[0] for piece in pieces) == updates.hashes.shape[0]
 
 
-def test_counts_beyond_64_bits_are_refused() -> None:
-    rows: list[tuple[Row, int]] = [((1, "a", 1), (1 << 63) - 1), ((1, "a", 1), 1)]
-    with pytest.raises(OverflowError):
-        summed(updates_of(rows, None))
+def test_counts_beyond_64_bits_stay_as_they_are_until_more_comes(tmp_path: Path) -> None:
+    most = (1 << 63) - 1
+    rows: list[tuple[Row, int]] = [((1, "a", 1), most), ((1, "a", 1), 1), ((1, "b", 1), 1)]
+    run = written(tmp_path, "run", updates_of(rows, None))
+    (whole,) = run.between(0, (1 << 64) - 1)
+    assert sorted(whole.diffs.tolist()) == [1, 1, most]
+    with pytest.raises(MultiplicityOverflowError, match=f"row={{'k': 'a', 'v': 1}} with count={1 << 63}, time=1"):
+        whole.consolidated()
+    less = updates_of([((1, "a", 1), -5)], None)
+    assert sorted(Updates.concat([whole, less]).consolidated().diffs.tolist()) == [1, most - 4]
 
 
 def test_runs_halve_in_size_after_all_merges() -> None:

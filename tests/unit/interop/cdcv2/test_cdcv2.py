@@ -17,10 +17,11 @@ from spark_timely.errors import (
     SchemaMismatchError,
 )
 from spark_timely.interop.cdcv2.collections import CdcImport, collection_messages, export_collection
-from spark_timely.interop.cdcv2.reader import CdcReader, Updates, message_lines, read_message
+from spark_timely.interop.cdcv2.reader import CdcReader, message_lines, read_message
 from spark_timely.interop.cdcv2.statements import Statement
 from spark_timely.interop.importing import CaptureTypes
 from spark_timely.log import MemoryLog
+from spark_timely.trace.updates import Updates
 
 TYPES = {"time": "u64", "record": "string"}
 

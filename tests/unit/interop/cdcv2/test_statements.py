@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_timely.interop.cdcv2.reader import CdcReader, Updates, read_message
+from spark_timely.interop.cdcv2.reader import CdcReader, read_message
 from spark_timely.interop.cdcv2.statements import Ledger, Statement
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import unique_times
+from spark_timely.trace.updates import Updates
 from tests.golden.test_cdcv2 import CASES, TIMES
 
 
@@ -31,7 +32,7 @@ class Kept:
         ledger.take(message for message in messages if isinstance(message, Statement))
         for message in messages:
             if isinstance(message, Updates):
-                words = message.records.column(0).to_pylist()
+                words = message.rows.column(0).to_pylist()
                 for word, time, diff in zip(words, message.times.tolist(), message.diffs.tolist(), strict=True):
                     if ledger.frontier.less_equal(tuple(time)):
                         self.updates[word, *time] = diff

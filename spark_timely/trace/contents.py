@@ -17,16 +17,62 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from spark_timely.errors import MultiplicityOverflowError, NegativeMultiplicityError, TimelyError, shown
+from spark_timely.trace.updates import Updates, one_zero
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_timely.time.arrays import BoolArray, IntArray
 
-__all__ = ["check_contents", "refusal", "refusal_words"]
+__all__ = ["check_contents", "contents_of", "refusal_words"]
 
 _NEGATIVE: Final = "verify the capture: it retracts a row that it never added"
 _OVERFLOW: Final = "correct what was captured: a row is contained at most 2^63 − 1 times"
+
+
+def contents_of(attempt: str, updates: Updates) -> Updates:
+    """Return the rows that are there, each once, with their counts.
+
+    Parameters
+    ----------
+    attempt : str
+        For the error: what cannot be done, as in ``peek log '/log'``.
+    updates : Updates
+        All that count, without their times: see `Updates.at`.
+
+    Returns
+    -------
+    Updates
+        In the order of the rows' hashes: the same whatever the order of the updates was.
+
+    Raises
+    ------
+    NegativeMultiplicityError
+        If a row is there fewer than zero times.
+    MultiplicityOverflowError
+        If a row is there more often than 64 bits count.
+
+    Notes
+    -----
+    Cost: one hash and one sort of the rows.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> held = Updates.contents(pa.table({"v": ["a", "b", "a", "a"]}), np.array([1, 1, 1, -1]))
+    >>> contents_of("peek log '/log'", held).rows.sort_by("v").to_pylist()
+    [{'v': 'a'}, {'v': 'b'}]
+    """
+    if len(updates) == 1 and updates.diffs[0] > 0:  # one key has one row as a rule
+        return Updates.contents(one_zero(updates.rows), updates.diffs)
+    try:
+        found = updates.consolidated()
+    except MultiplicityOverflowError as error:
+        count = error.diff
+        assert isinstance(count, int)
+        raise _refusal(attempt, str(error.data), count) from None
+    check_contents(attempt, found.rows, found.diffs)
+    return found
 
 
 def check_contents(attempt: str, rows: pa.Table, counts: IntArray, chosen: BoolArray | None = None) -> None:
@@ -59,24 +105,25 @@ row={'v': 'b'} with count=-1 — hint: ...
     wrong = counts < 0 if chosen is None else (counts < 0) & chosen
     if wrong.any():
         first = int(np.flatnonzero(wrong)[0])
-        raise refusal(attempt, rows.slice(first, 1), int(counts[first]))
+        (row,) = rows.slice(first, 1).to_pylist()
+        raise _refusal(attempt, shown(row), int(counts[first]))
 
 
-def refusal(attempt: str, row: pa.Table, count: int) -> TimelyError:
+def _refusal(attempt: str, row: str, count: int) -> TimelyError:
     """Return the error for contents with a row that is there fewer than zero times, or too often.
 
     Parameters
     ----------
     attempt : str
-    row : pyarrow.Table
-        One row.
+    row : str
+        As text.
     count : int
+        However large.
     """
-    (found,) = row.to_pylist()
-    msg = f"could not {attempt}: found row={shown(found)} with count={count}"
+    msg = f"could not {attempt}: found row={row} with count={count}"
     if count < 0:
-        return NegativeMultiplicityError(msg, hint=_NEGATIVE, data=shown(found), diff=count)
-    return MultiplicityOverflowError(msg, hint=_OVERFLOW, data=shown(found), diff=count)
+        return NegativeMultiplicityError(msg, hint=_NEGATIVE, data=row, diff=count)
+    return MultiplicityOverflowError(msg, hint=_OVERFLOW, data=row, diff=count)
 
 
 def refusal_words(attempt: str) -> tuple[str, str, str]:
