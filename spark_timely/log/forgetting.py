@@ -313,7 +313,7 @@ def summed(form: LogFormat, table: pa.Table, since: Antichain) -> tuple[pa.Table
     found = summed_by(keys[newest], np.asarray(table["_diff"].to_numpy(), np.int64)[newest])
     table = _with(table, form.domain.to_columns(moved))
     rows = _with(table.take(pa.array(newest[found.first])), {"_diff": pa.array(found.sums)})
-    # What 64 bits do not sum stays as it is: more updates may come to it.
+    # What 64 bits do not hold stays as its parts: later updates may take from it.
     return pa.concat_tables([rows, table.take(pa.array(newest[found.beyond]))]), rest
 
 

@@ -136,7 +136,7 @@ def test_rule_002_61_an_output_at_the_greatest_time_is_refused() -> None:
 
 def test_counts_beyond_64_bits_are_refused_by_name() -> None:
     most = (1 << 63) - 1
-    with pytest.raises(MultiplicityOverflowError, match=r"'v': 'a'.* more often than 64 bits count, time=1"):
+    with pytest.raises(MultiplicityOverflowError, match=r"'v': 'a'.* with count=9223372036854775808, time=1"):
         InsertsInput().transform(updates_of(("b", 1, 1), ("a", 1, most), ("a", 1, 1)))
     with pytest.raises(MultiplicityOverflowError, match="'v': 'a'"):
         DeletesInput().transform(updates_of(("b", 1, -1), ("a", 1, -most - 1)))
@@ -215,10 +215,3 @@ def test_rule_002_29_kinds_follow_the_place_of_a_log() -> None:
 def test_rule_002_29_the_output_as_an_input_is_refused() -> None:
     with pytest.raises(InvalidUsageError, match=r"found output='out' among them .* name the output in the body"):
         kind_of("out", inputs={"in", "out"}, output="out")
-
-
-def test_a_choice_of_all_updates_copies_nothing() -> None:
-    log = updates_of(("a", 1, 1), ("b", 2, 1))
-    assert InsertsInput().snapshot(log, 0) is log
-    parts = Updates.concat(log, log.where(log.times > 1))
-    assert (parts.times.tolist(), parts.rows["v"].to_pylist()) == ([1, 2, 2], ["a", "b", "b"])

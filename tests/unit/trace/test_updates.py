@@ -114,6 +114,13 @@ def test_numbers_given_say_what_is_equal() -> None:
     assert (found.rows.to_pylist(), found.diffs.tolist()) == ([{"v": "a"}, {"v": "b"}], [3, 3])
 
 
+def test_all_of_them_are_no_copy() -> None:
+    updates = Updates(pa.table({"v": ["a", "b"]}), np.array([[1], [2]]), np.array([1, 1]))
+    assert updates.where(updates.diffs > 0) is updates
+    assert Updates.concat([updates]) is updates
+    assert np.shares_memory(updates.take(np.array([1])).diffs, updates.diffs)
+
+
 def test_rows_without_columns_are_counted() -> None:
     rows = pa.table({"v": [1, 2]}).select([])
     found = Updates(rows, np.array([[4], [4]]), np.array([1, 2])).consolidated()
