@@ -180,7 +180,7 @@ def test_walk_counts_files_and_moves() -> None:
     found = {
         name: int(files) for name, files in re.findall(r"^(.*): (\d+) files, \d+ moves$", done.stdout, re.MULTILINE)
     }
-    assert len(found) == 11
+    assert len(found) == 10
     assert all(files > 5 for files in found.values())
 
 
