@@ -144,7 +144,7 @@ def read_interval(log: Log, course: Course, interval: Interval) -> pa.Table:
 
     def part_of(piece: _Piece) -> Updates:
         table, _ = seen_rows(log, read_file(log.storage, piece[0], schema, piece[1]), since)
-        part = Updates.of_table(table, domain, payload.names).advanced(origin)
+        part = Updates.of_table(table, domain, payload.names).advanced(course.origin)
         part = part.where(interval.lower.beyond(part.times) & ~interval.upper.beyond(part.times))
         return replace(part, rows=part.rows.cast(payload))
 

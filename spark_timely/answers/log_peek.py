@@ -217,7 +217,7 @@ def counted_updates(plan: PeekPlan, parts: Sequence[Updates]) -> pa.Table:
     if not parts:
         schema = pa.schema([plan.form.payload.field(name).with_nullable(nullable=True) for name in plan.columns])
         return Updates.contents(schema.empty_table()).as_table()
-    return contents_of(f"peek log {plan.path!r}", Updates.concat(parts).timeless()).as_table()
+    return contents_of(f"peek log {plan.path!r}", Updates.concat(parts)).as_table()
 
 
 def counts_at(

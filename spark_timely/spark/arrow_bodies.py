@@ -52,8 +52,8 @@ from spark_timely.spark.base.shipping import for_task
 from spark_timely.spark.bodies import Changes, FunctionBody, fits
 from spark_timely.spark.dataflow_tasks import DRIVER_BYTES
 from spark_timely.time.arrays import is_sorted, lexsort, unique_times
-from spark_timely.trace.contents import check_contents
-from spark_timely.trace.updates import DIFF, Updates, hash_lanes, summed_by
+from spark_timely.trace.contents import check_contents, contents_of
+from spark_timely.trace.updates import DIFF, Updates, hash_lanes, one_zero, summed_by
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -348,15 +348,19 @@ def _in_pieces(times: IntArray, sizes: IntArray) -> list[IntArray]:
 
 @dataclass(frozen=True)
 class _Sums:
-    """Contents of a collection, none equal to another, in the order of their hashes, which are kept beside them."""
+    """Contents of a collection, in the order of their hashes, which are kept beside them.
+
+    None is equal to another, but for the parts of a sum that 64 bits do not hold.
+    """
 
     hashes: IntArray
     held: Updates
+    has_parts: bool = False
 
     @classmethod
     def one(cls, rows: pa.Table, diffs: IntArray) -> _Sums:
         """Return rows as a part for `of`."""
-        return cls(hash_lanes(rows), Updates.contents(rows, diffs))
+        return cls(hash_lanes(rows), Updates.contents(one_zero(rows), diffs))
 
     @classmethod
     def of(cls, *parts: _Sums) -> _Sums:
@@ -364,8 +368,13 @@ class _Sums:
         hashes = np.concatenate([part.hashes for part in parts])
         every = Updates.concat([part.held for part in parts])
         summed = summed_by(hashes, every.diffs)
-        every.check(summed)
-        return cls(hashes[summed.first], replace(every.take(summed.first), diffs=summed.sums))
+        if not summed.beyond.shape[0]:
+            return cls(hashes[summed.first], replace(every.take(summed.first), diffs=summed.sums))
+        # Refused where it is shown: what is still to be read may take from it.
+        places = np.concatenate([summed.first, summed.beyond])
+        diffs = np.concatenate([summed.sums, every.diffs[summed.beyond]])
+        order = lexsort(hashes[places])
+        return cls(hashes[places[order]], replace(every.take(places[order]), diffs=diffs[order]), has_parts=True)
 
     def places_of(self, hashes: IntArray) -> IntArray:
         """Return where rows of some hashes are, sorted; of those that are there."""
@@ -378,7 +387,7 @@ class _Sums:
         return found
 
     def taken(self, places: IntArray) -> _Sums:
-        return _Sums(self.hashes[places], self.held.take(places))
+        return replace(self, hashes=self.hashes[places], held=self.held.take(places))
 
     @property
     def n_bytes(self) -> int:
@@ -433,8 +442,8 @@ class _Collection:
     def table(self, source: SourcePlan, room: Room) -> pa.Table:
         """Return each row as often as it is there."""
         least, n_bytes = self._bounds
-        if least < 0:
-            check_contents(_attempt(source), self.now.rows, self.now.diffs)
+        if least < 0 or self.base.has_parts or self.recent.has_parts:
+            contents_of(_attempt(source), self.now)
         room.check(n_bytes, source)
         return self._copied
 

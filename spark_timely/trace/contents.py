@@ -38,7 +38,7 @@ def contents_of(attempt: str, updates: Updates) -> Updates:
     attempt : str
         For the error: what cannot be done, as in ``peek log '/log'``.
     updates : Updates
-        All that count, without their times: see `Updates.at`.
+        All that count, whatever their times are.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def contents_of(attempt: str, updates: Updates) -> Updates:
     if len(updates) == 1 and updates.diffs[0] > 0:  # one key has one row as a rule
         return Updates.contents(one_zero(updates.rows), updates.diffs)
     try:
-        found = updates.consolidated()
+        found = updates.timeless().consolidated()
     except MultiplicityOverflowError as error:
         count = error.diff
         assert isinstance(count, int)

@@ -6,7 +6,8 @@ them. A stream's messages are updates that each add their row once.
 Invariants
 ----------
 1. Rows are equal if their canonical hashes of 128 bits are: nulls are equal, NaN equals NaN, -0.0 equals 0.0. Sums have
-   0.0 for both zeros: which of two equal rows is given does not depend on where they stood.
+   0.0 for both zeros: which of two equal rows is given does not depend on where they stood. Of zeros within lists and
+   structs, orders of a map's entries and bits of NaN any may be given.
 2. Sums are exact. On the way they may be larger than 64 bits: how updates were cut changes no answer.
 3. A sum that 64 bits do not hold is refused, by row and exact sum, or where more may follow (`partial`) stays as the
    updates that it is of. It is never wrapped, rounded or dropped.
@@ -23,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.canonical.row_hash import RowHasher
-from spark_timely.errors import MultiplicityOverflowError, shown
+from spark_timely.errors import MultiplicityOverflowError, TimelyInternalError, shown
 from spark_timely.time.arrays import lexsort, run_starts
 
 if TYPE_CHECKING:
@@ -67,6 +68,16 @@ class Updates:
     diffs: IntArray
     hashes: npt.NDArray[np.uint64] | None = None
 
+    def __post_init__(self) -> None:
+        """Check that all parts are of as many updates."""
+        n = self.diffs.shape[0]
+        if self.times.ndim != 2 or self.times.shape[0] != n or self.rows.num_rows != n:
+            msg = f"updates of {self.rows.num_rows} rows with times {self.times.shape} and diffs {self.diffs.shape}"
+            raise TimelyInternalError(msg)
+        if self.hashes is not None and self.hashes.shape[0] != n:
+            msg = f"{n} updates with {self.hashes.shape[0]} hashes"
+            raise TimelyInternalError(msg)
+
     @classmethod
     def of_table(cls, table: pa.Table, domain: TimeDomain, columns: Sequence[str]) -> Updates:
         """Return rows of a log, or of an operator: its times, its column of diffs if it has one, and some columns.
@@ -102,8 +113,10 @@ class Updates:
         if len(parts) == 1:
             return parts[0]
         hashes = [part.hashes for part in parts if part.hashes is not None]
+        # Arrow forgets how many rows tables without columns have.
+        without = pa.table({"_": pa.nulls(sum(map(len, parts)))}).select([])
         return cls(
-            pa.concat_tables([part.rows for part in parts]),
+            pa.concat_tables([part.rows for part in parts]) if parts[0].rows.num_columns else without,
             np.concatenate([part.times for part in parts]),
             np.concatenate([part.diffs for part in parts]),
             np.concatenate(hashes) if hashes else None,
@@ -159,13 +172,20 @@ class Updates:
         >>> Updates(rows, np.array([[1, 9], [2, 2]]), np.array([1, 1])).at((5, 5)).rows.to_pylist()
         [{'v': 'b'}]
         """
-        return self.where(np.asarray((self.times <= np.array(time, np.int64)).all(axis=1))).timeless()
+        return self.where(np.asarray((self.times <= self._as_time(time)).all(axis=1))).timeless()
 
     def timeless(self) -> Updates:
         """Return them all as contents."""
         return replace(self, times=self.times[:, :0])
 
-    def advanced(self, since: Sequence[int] | IntArray) -> Updates:
+    def _as_time(self, time: Sequence[int]) -> IntArray:
+        found = np.array(time, np.int64)
+        if found.shape != self.times.shape[1:]:
+            msg = f"a time {time!r} for times of {self.times.shape[1]} coordinates"
+            raise TimelyInternalError(msg)
+        return found
+
+    def advanced(self, since: Sequence[int]) -> Updates:
         """Return them with what is before a time moved up to it, coordinate by coordinate.
 
         Examples
@@ -173,7 +193,7 @@ class Updates:
         >>> Updates(pa.table({"v": ["a", "b"]}), np.array([[1], [7]]), np.array([1, 1])).advanced((5,)).times.tolist()
         [[5], [7]]
         """
-        return replace(self, times=np.maximum(self.times, np.asarray(since, np.int64)))
+        return replace(self, times=np.maximum(self.times, self._as_time(since)))
 
     def as_table(self) -> pa.Table:
         """Return the rows with their diffs behind them, in the column `DIFF`.
@@ -205,8 +225,8 @@ class Updates:
         Parameters
         ----------
         group : ndarray of int64, shape (n,) or (n, g), optional
-            Numbers that are equal exactly where rows are to be taken for equal; those of the canonical hash unless
-            given.
+            Numbers that are equal exactly where rows are to be taken for equal, which then stay as they are; those of
+            the canonical hash unless given.
         partial : bool
             Whether more updates of these times may be put to them. A sum that 64 bits do not hold then stays as its
             parts, behind all others; else it is refused.
@@ -239,7 +259,11 @@ class Updates:
         numbers = self.numbers() if group is None else group.reshape(len(self), -1)
         summed = summed_by(np.concatenate([self.times, numbers], axis=1), self.diffs)
         found = replace(self.take(summed.first), diffs=summed.sums)
-        return self._with_rest(found, summed, partial=partial)
+        if summed.beyond.shape[0]:
+            if not partial:
+                self.check(summed)
+            found = Updates.concat([found, self.take(summed.beyond)])
+        return found if group is not None else replace(found, rows=one_zero(found.rows))
 
     def numbers(self) -> IntArray:
         """Return the hashes of the rows as numbers, shape (n, 2)."""
@@ -257,29 +281,20 @@ class Updates:
         # What has its hash alone stays; of the others equal rows of a time are put together.
         among = np.flatnonzero(several)
         picked = order[among]
-        lanes = hash_lanes(self.rows.take(pa.array(picked)))
+        lanes = self.take(picked).numbers()
         # Hashes are in their order already: sorting by them as signed numbers only groups them.
         keys = np.concatenate([ordered[among].view(np.int64)[:, None], self.times[picked], lanes], axis=1)
         summed = summed_by(keys, self.diffs[picked])
+        if not partial:
+            self.take(picked).check(summed)
         chosen = among[summed.first]
         diffs = self.diffs[order]
         diffs[chosen] = summed.sums
         kept = ~several & (diffs != 0)
-        kept[chosen] = True
+        kept[chosen] = kept[among[summed.beyond]] = True
         places = np.flatnonzero(kept)
         found = replace(self.take(order[places]), diffs=diffs[places])
-        return self.take(picked)._with_rest(found, summed, partial=partial, by_key=True)
-
-    def _with_rest(self, found: Updates, summed: Sums, *, partial: bool, by_key: bool = False) -> Updates:
-        """Return what was summed with what could not be, of these updates."""
-        found = replace(found, rows=one_zero(found.rows))
-        if not summed.beyond.shape[0]:
-            return found
-        if not partial:
-            self.check(summed)
-        rest = self.take(summed.beyond)
-        every = Updates.concat([found, replace(rest, rows=one_zero(rest.rows))])
-        return every.take(np.argsort(every.hashes, kind="stable")) if by_key and every.hashes is not None else every
+        return replace(found, rows=one_zero(found.rows))
 
     def check(self, summed: Sums) -> None:
         """Refuse sums of these updates that 64 bits do not hold.
@@ -421,7 +436,7 @@ def hash_lanes(rows: pa.Table) -> IntArray:
 
 def one_zero(rows: pa.Table) -> pa.Table:
     """Return rows with 0.0 for −0.0: updates take the two for one value."""
-    for number, field in enumerate(rows.schema):  # one turn per column
+    for number, field in enumerate(rows.schema):
         if pa.types.is_floating(field.type):
             rows = rows.set_column(number, field, pc.add(rows.column(number), pa.scalar(0.0, field.type)))
     return rows

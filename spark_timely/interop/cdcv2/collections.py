@@ -47,7 +47,7 @@ from spark_timely.log.reader import check_between
 from spark_timely.log.writer import StreamWriter
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray, as_times
-from spark_timely.trace.updates import DIFF, Updates
+from spark_timely.trace.updates import DIFF, Updates, one_zero
 
 _MESSAGE_UPDATES = 8192
 
@@ -130,6 +130,7 @@ def collection_messages(
 
 def _consolidated(rows: pa.Table, times: IntArray, encoder: CaptureEncoder) -> Updates:
     """Sum the diffs of equal records at equal times, by the records' bytes."""
+    rows = one_zero(rows)  # which a log takes for one
     (key, *_) = keys_of(encoder, rows, times).values()
     codes = np.asarray(key.dictionary_encode().indices.to_numpy(), np.int64)
     diffs = np.asarray(rows.column(DIFF).to_numpy(), np.int64)

@@ -6,6 +6,7 @@ Whole histories are those of `tests/property/test_continual.py`: races, kills, r
 from __future__ import annotations
 
 import datetime as dt
+import math
 import pickle
 import random
 import sys
@@ -457,6 +458,18 @@ def test_halves_of_a_hash_that_are_equal_are_told_apart() -> None:
     assert sums.held.rows["v"].to_pylist() == [12, 15, 19, 44]
     wanted = np.array([[1, 9], [4, 1], [1, 2], [0, 0], [9, 9], [1, 9]], np.int64)
     assert sums.places_of(wanted).tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("order", [(1, -1, 1), (1, 1, -1), (-1, 1, 1)])
+def test_contents_do_not_depend_on_what_was_read_first(order: tuple[int, ...]) -> None:
+    from spark_timely.spark.arrow_bodies import _Collection
+
+    held = _Collection.empty(pa.schema([("x", pa.float64())]))
+    for number, sign in enumerate(order):
+        zero = -0.0 if number else 0.0
+        held = held.plus(np.array([sign * (1 << 62)]), pa.table({"x": [zero]}))
+    assert held.now.diffs.tolist() == [1 << 62]
+    assert [math.copysign(1, x) for x in held.now.rows["x"].to_pylist()] == [1]
 
 
 # Write times ------------------------------------------------------------------------------------------

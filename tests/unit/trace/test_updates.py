@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_timely.errors import MultiplicityOverflowError
+from spark_timely.errors import MultiplicityOverflowError, TimelyInternalError
 from spark_timely.time.domain import TimeDomain
 from spark_timely.trace.updates import Updates, places_of, summed_by
 
@@ -107,6 +107,22 @@ def test_some_of_them_are_those_that_were_asked_for(
     assert some.hashes.tolist() == expected.hashes.tolist()
 
 
+def test_rows_that_numbers_tell_apart_stay_as_they_are() -> None:
+    zeros = Updates.contents(pa.table({"x": [-0.0, 0.0]}))
+    found = zeros.consolidated(group=np.array([1, 2]))
+    assert [math.copysign(1, x) for x in found.rows["x"].to_pylist()] == [-1, 1]
+    assert zeros.consolidated().as_table().to_pylist() == [{"x": 0.0, "_diff": 2}]
+
+
+def test_times_of_other_coordinates_and_parts_of_other_sizes_are_refused() -> None:
+    updates = Updates(pa.table({"v": [1, 2]}), np.array([[1, 1], [2, 2]]), np.array([1, 1]))
+    for wrong in (lambda: updates.at((1,)), lambda: updates.advanced((1, 2, 3))):
+        with pytest.raises(TimelyInternalError):
+            wrong()
+    with pytest.raises(TimelyInternalError):
+        Updates(updates.rows, updates.times[:1], updates.diffs)
+
+
 def test_numbers_given_say_what_is_equal() -> None:
     rows = pa.table({"v": ["a", "A", "b"]})
     updates = Updates(rows, np.array([[1], [1], [1]]), np.array([1, 2, 3]))
@@ -125,6 +141,9 @@ def test_rows_without_columns_are_counted() -> None:
     rows = pa.table({"v": [1, 2]}).select([])
     found = Updates(rows, np.array([[4], [4]]), np.array([1, 2])).consolidated()
     assert (found.diffs.tolist(), found.times.tolist(), found.rows.num_columns) == ([3], [[4]], 0)
+    assert Updates.concat([found, found]).consolidated().diffs.tolist() == [6]
+    keyed = Updates(rows, np.array([[4], [4]]), np.array([1, 2]), np.array([7, 7], np.uint64))
+    assert keyed.consolidated().diffs.tolist() == [3]
     assert summed_by(np.empty((2, 0), np.int64), np.array([1, 2])).sums.tolist() == [3]
     assert len(Updates.contents(rows.slice(0, 0)).consolidated()) == 0
 

@@ -12,6 +12,7 @@ import pytest
 from spark_timely.errors import (
     CaptureFormatError,
     InvalidUsageError,
+    MultiplicityOverflowError,
     OwnershipError,
     ProtocolError,
     SchemaMismatchError,
@@ -21,6 +22,7 @@ from spark_timely.interop.cdcv2.reader import CdcReader, message_lines, read_mes
 from spark_timely.interop.cdcv2.statements import Statement
 from spark_timely.interop.importing import CaptureTypes
 from spark_timely.log import MemoryLog
+from spark_timely.time.antichain import Antichain
 from spark_timely.trace.updates import Updates
 
 TYPES = {"time": "u64", "record": "string"}
@@ -160,6 +162,24 @@ def test_collection_comes_back_from_a_careless_messenger(arity: int, files: int,
     assert contents(other, other.frontier().to_json()) == wanted
     assert other.messages().num_rows == len(wanted)
     assert other.verify().legal
+
+
+@pytest.mark.parametrize("diffs", [(1, 1), (1, -1), ((1 << 63) - 1, 1)])
+def test_both_zeros_are_one_record_and_no_sum_wraps_around(diffs: tuple[int, int]) -> None:
+    log = MemoryLog.create(pa.schema([("x", pa.float64())]), kind="collection", minimum=(0,))
+    rows = pa.table({"_time": [1, 1], "_diff": diffs, "x": [-0.0, 0.0]})
+    log.writer(owner="me").append(rows, advance_to=2)
+    types = {"time": "u64", "record": "{x: f64}"}
+    if sum(diffs) >= 1 << 63:
+        with pytest.raises(MultiplicityOverflowError, match=f"count={1 << 63}"):
+            list(collection_messages(log))
+        return
+    lines = list(message_lines(collection_messages(log), **types))
+    output = CdcReader(**types).extend([read_message(line, **types) for line in lines])
+    assert output is not None
+    assert output.frontier == Antichain.of(2)
+    found = zip(output.updates.rows["x"].to_pylist(), output.updates.diffs.tolist(), strict=True)
+    assert list(found) == ([(0.0, 2)] if sum(diffs) else [])
 
 
 def test_part_of_a_collection_ends_where_it_was_asked_to() -> None:
