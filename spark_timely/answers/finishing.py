@@ -66,8 +66,9 @@ def order_of(attempt: str, order_by: OrderLike | None, payload: pa.Schema) -> tu
     Examples
     --------
     >>> schema = pa.schema([("k", pa.int64()), ("name", pa.string())])
-    >>> [each.sql for each in order_of("could not peek", ["k", ("name", "desc", "first")], schema)]
-    ['`k` ASC NULLS FIRST', '`name` DESC NULLS FIRST']
+    >>> found = order_of("could not peek", ["k", ("name", "desc", "last")], schema)
+    >>> [(each.column, each.nulls_first) for each in found]
+    [('k', True), ('name', False)]
     """
     if order_by is None:
         return ()

@@ -43,19 +43,13 @@ class OrderBy:
 
     Examples
     --------
-    >>> OrderBy("price", descending=True, nulls_first=False).sql
-    '`price` DESC NULLS LAST'
+    >>> OrderBy("price", descending=True, nulls_first=False)
+    OrderBy(column='price', descending=True, nulls_first=False)
     """
 
     column: str
     descending: bool = False
     nulls_first: bool = True
-
-    @property
-    def sql(self) -> str:
-        """The same for Spark's parser."""
-        name = self.column.replace("`", "``")
-        return f"`{name}` {'DESC' if self.descending else 'ASC'} NULLS {'FIRST' if self.nulls_first else 'LAST'}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 _HEAD = b"spark_timely canonical 1\0"
 # Entries that wait until they are merged.
 _LAZY = 1 << 16
-_TRACE_HEAD = b"spark_timely trace 1\0"
 
 
 class CanonicalState:
@@ -265,24 +264,6 @@ class CanonicalState:
             state._add(times, sums, column("count"))
         return state
 
-    def entries(self, frontier: Antichain | None = None) -> list[tuple[tuple[int, ...], int, str]]:
-        """Return (time, count, hash) of each time not beyond the frontier; of all without one.
-
-        To find the first time at which two logs part.
-
-        Examples
-        --------
-        >>> state = CanonicalState(["v"])
-        >>> state.add(pa.table({"v": [1]}), [3])
-        >>> state.entries()[0][:2]
-        ((3,), 1)
-        """
-        times, sums, counts = self._closed(frontier)
-        return [
-            (tuple(time), count, f"{high:016x}{low:016x}")
-            for time, count, (high, low) in zip(times.tolist(), counts.tolist(), sums.tolist(), strict=True)
-        ]
-
     def _closed(self, frontier: Antichain | None) -> tuple[IntArray, Words, DiffArray]:
         times, sums, counts = self._merged()
         keep = (counts != 0) | (sums != 0).any(axis=1)
@@ -328,51 +309,6 @@ class CanonicalState:
     def __repr__(self) -> str:
         """Return a summary."""
         return f"CanonicalState(arity={self._arity}, times={self.times.shape[0]}, rows={int(self.counts.sum())})"
-
-
-def trace_hash(
-    commits: Iterable[tuple[str, int, CanonicalState | None, TimesLike | None, Sequence[int] | npt.ArrayLike | None]],
-    arity: int = 1,
-) -> str:
-    """Return the hash of the raw event trace of a log: every commit of every stream.
-
-    Unlike the canonical hash it depends on how the streams were captured: comparable only for one
-    log that was not compacted.
-
-    Parameters
-    ----------
-    commits : iterable of (stream, seq, messages, times, deltas)
-        Per commit its messages as a state (None: no messages), and its progress (None: none).
-        In any order; they are sorted by stream and seq.
-    arity : int
-        Number k of coordinates of each time.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits.
-
-    Examples
-    --------
-    >>> progress = ("main", 0, None, [[0], [1]], [-1, 1])
-    >>> trace_hash([progress]) == trace_hash([("main", 0, None, [1, 0], [1, -1])])
-    True
-    """
-    text = hashlib.sha256(_TRACE_HEAD)
-    for stream, seq, messages, times, deltas in sorted(commits, key=lambda c: (c[0], c[1])):
-        name = stream.encode()
-        text.update(_numbers([len(name)]) + name + _numbers([seq]))
-        state = CanonicalState(arity=arity) if messages is None else messages
-        closed, sums, counts = state._closed(None)
-        text.update(_numbers([closed.shape[0]]))
-        text.update(_entry_bytes(closed, counts, sums))
-        rows = as_times(() if times is None else times, arity)
-        changes = as_diffs(np.empty(0, np.int64) if deltas is None else deltas, rows.shape[0])
-        unique, _, totals = _summed(rows, np.zeros((rows.shape[0], 2), dtype=np.uint64), changes)
-        keep = totals != 0
-        text.update(_numbers([int(keep.sum())]))
-        text.update(_int_bytes(np.column_stack([unique[keep], totals[keep]])))
-    return text.hexdigest()
 
 
 def _summed(times: IntArray, sums: Words, counts: DiffArray) -> tuple[IntArray, Words, DiffArray]:

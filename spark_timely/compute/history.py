@@ -21,7 +21,6 @@ Invariants
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -44,7 +43,7 @@ from spark_timely.compute.command import (
 )
 from spark_timely.time.antichain import Antichain
 
-__all__ = ["SCHEDULING", "History", "Row", "difference", "reduced", "rows_of"]
+__all__ = ["SCHEDULING", "History", "Row", "reduced", "rows_of"]
 
 SCHEDULING: Final = "scheduling"
 """The value of the configuration that says whether dataflows wait for `Schedule`."""
@@ -331,25 +330,3 @@ def rows_of(commands: Sequence[Command], /) -> list[Row]:
     [(0, '{"command":"schedule","id":"a","v":1}')]
     """
     return [(number, text_of(command)) for number, command in enumerate(commands)]
-
-
-def difference(before: Iterable[Row], after: Iterable[Row]) -> tuple[list[Row], list[Row]]:
-    """Return which rows one commit retracts and inserts to bring the command log from one state to another.
-
-    Parameters
-    ----------
-    before, after : iterable of (int, str)
-        As `rows_of` gives them, and as the log has them.
-
-    Returns
-    -------
-    retractions, insertions : list of (int, str)
-        Sorted. What begins in the same way in both is in neither.
-
-    Examples
-    --------
-    >>> difference([(0, "a"), (1, "b")], [(0, "a"), (1, "c")])
-    ([(1, 'b')], [(1, 'c')])
-    """
-    old, new = Counter(before), Counter(after)
-    return sorted((old - new).elements()), sorted((new - old).elements())

@@ -22,12 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_timely.errors import InvalidShapeError
-from spark_timely.progress.frontier import MutableAntichain
-from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import DiffArray, IntArray, TimesLike, as_diffs, as_times, concat_times, consolidate_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
 
@@ -36,7 +34,6 @@ __all__ = [
     "Messages",
     "Progress",
     "StreamEvents",
-    "frontier_steps",
     "least_over_steps",
     "positive_intervals",
     "running_counts",
@@ -229,19 +226,6 @@ class StreamEvents:
             commits.shape[0],
         )
 
-    def batches(self) -> Iterator[tuple[IntArray, DiffArray]]:
-        """Iterate over the progress batches as (times, deltas); views.
-
-        Examples
-        --------
-        >>> events = StreamEvents.from_events([Progress(np.array([[0]]), np.array([-1]))], arity=1)
-        >>> [deltas.tolist() for times, deltas in events.batches()]
-        [[-1]]
-        """
-        bounds = np.searchsorted(self.progress_steps, np.arange(self.n_steps + 1))
-        for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            yield self.progress_times[low:high], self.progress_deltas[low:high]
-
 
 def _steps_of(seqs: DiffArray, commits: DiffArray) -> DiffArray:
     steps = np.searchsorted(commits, seqs).astype(np.int64)
@@ -256,65 +240,6 @@ def _steps_of(seqs: DiffArray, commits: DiffArray) -> DiffArray:
 def _concatenated(parts: Sequence[IntArray]) -> IntArray:
     parts = [part for part in parts if part.shape[0]] or parts[:1]
     return concat_times(*parts)
-
-
-def frontier_steps(
-    events: StreamEvents, start: TimesLike, counts: npt.ArrayLike | None = None
-) -> list[tuple[int, Antichain]]:
-    """Return how the frontier moves: (step, frontier after that many batches) at each change.
-
-    Parameters
-    ----------
-    events : StreamEvents
-        Of one stream, or folded of several.
-    start : array-like of integers, shape (n, k)
-        Times held before the first batch; for a whole stream its minimum.
-    counts : array-like of integers, shape (n,), optional
-        How many are held at each; 1 unless given.
-
-    Returns
-    -------
-    list of (int, Antichain)
-        Beginning with (0, the frontier before the first batch).
-
-    Notes
-    -----
-    Cost: for k = 1 O((n + s) log s) for s batches, without a loop over them; else one update of a
-    `MutableAntichain` per batch.
-
-    Examples
-    --------
-    >>> batch = Progress(np.array([[0], [5]]), np.array([-1, 1]))
-    >>> frontier_steps(StreamEvents.from_events([batch], arity=1), [0])
-    [(0, Antichain.of(0)), (1, Antichain.of(5))]
-    """
-    held = as_times(start, events.arity)
-    held_counts = as_diffs(np.ones(held.shape[0], np.int64) if counts is None else counts, held.shape[0])
-    if events.arity == 1:
-        return _total_order_steps(events, held, held_counts)
-    current = MutableAntichain(events.arity)
-    current.update_iter(held, held_counts)
-    trace = [(0, current.frontier)]
-    for step, (times, deltas) in enumerate(events.batches()):
-        if current.update_iter(times, deltas)[0].shape[0]:
-            trace.append((step + 1, current.frontier))
-    return trace
-
-
-def _total_order_steps(events: StreamEvents, held: IntArray, held_counts: DiffArray) -> list[tuple[int, Antichain]]:
-    lows, begins, ends = positive_intervals(events, held, held_counts)
-    least, complete = least_over_steps(lows[:, 0], begins, ends, events.n_steps + 1)
-    changed = np.ones(events.n_steps + 1, dtype=np.bool_)
-    changed[1:] = (complete[1:] != complete[:-1]) | (~complete[1:] & (least[1:] != least[:-1]))
-    return [
-        (step, Antichain.empty() if done else Antichain.of(time))
-        for step, time, done in zip(
-            np.flatnonzero(changed).tolist(),
-            least[changed].tolist(),
-            complete[changed].tolist(),
-            strict=True,
-        )
-    ]
 
 
 def positive_intervals(

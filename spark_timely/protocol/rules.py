@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from spark_timely.time.domain import TimeDomain
 
-__all__ = ["StreamCounts", "check_messages", "check_progress", "frontier_of", "verify_events"]
+__all__ = ["StreamCounts", "check_messages", "check_progress", "verify_events"]
 
 # Pairs of an event and a time held that are compared at once.
 _PAIRS = 1 << 22
@@ -167,20 +167,6 @@ class StreamCounts:
             self._frontier.append(Antichain(self.times, self.arity))
         return self._frontier[0]
 
-    def plus(self, other: StreamCounts) -> StreamCounts:
-        """Return the capabilities of two streams together.
-
-        Examples
-        --------
-        >>> StreamCounts.initial(0).plus(StreamCounts.initial(5)).to_json()
-        [[0, 1], [5, 1]]
-        """
-        return StreamCounts.from_arrays(
-            concat_times(self.times, other.times),
-            np.concatenate([self.counts, other.counts]),
-            self.arity,
-        )
-
     def to_json(self) -> list[list[int | list[int]]]:
         """Return [[time, count], …] as plain JSON values; a time is an integer for k = 1.
 
@@ -210,17 +196,6 @@ class StreamCounts:
 
 def _rebuild(times: IntArray, counts: DiffArray, arity: int) -> StreamCounts:
     return StreamCounts.from_arrays(times, counts, arity)
-
-
-def frontier_of(counts: StreamCounts) -> Antichain:
-    """Return the antichain of minima of the times held; empty for a closed stream.
-
-    Examples
-    --------
-    >>> frontier_of(StreamCounts.from_arrays([5, 7], [1, 2]))
-    Antichain.of(5)
-    """
-    return counts.frontier
 
 
 def check_progress(

@@ -760,7 +760,7 @@ def advance(times: IntArray, frontier: IntArray) -> IntArray:
 
     Notes
     -----
-    Cost: O(n·m·k). Not what logical compaction does, see `advance_by`.
+    Cost: O(n·m·k). Not differential's `Lattice::advance_by`, after which a time need not be beyond the frontier.
 
     Examples
     --------
@@ -791,42 +791,3 @@ def _lexicographically_less(left: IntArray, right: IntArray) -> BoolArray:
     for i in range(k - 2, -1, -1):  # k coordinates, the first one decides last
         less = (left[:, i] < right[:, i]) | ((left[:, i] == right[:, i]) & less)
     return less
-
-
-def advance_by(times: IntArray, frontier: IntArray) -> IntArray:
-    """Move each time to the greatest one that no time beyond the frontier can tell from it.
-
-    The result t' satisfies, for every time u beyond the frontier: t ≤ u exactly when t' ≤ u.
-    It is the greatest lower bound of the least upper bounds with each element; in a product
-    order it need not itself be beyond the frontier (see `advance` for that). An empty frontier
-    distinguishes nothing and leaves the times as they are.
-
-    Parameters
-    ----------
-    times : ndarray of int64 or uint64, shape (n, k)
-    frontier : ndarray of int64 or uint64, shape (m, k)
-
-    Returns
-    -------
-    ndarray, shape (n, k)
-        A new array.
-
-    Notes
-    -----
-    Cost: O(n·m·k). Source: differential `lattice.rs`, `Lattice::advance_by`.
-
-    Examples
-    --------
-    >>> advance_by(np.array([[1, 1]]), np.array([[1, 4], [3, 0]])).tolist()
-    [[1, 1]]
-    >>> advance_by(np.array([[0, 0]]), np.array([[1, 4], [3, 2]])).tolist()
-    [[1, 2]]
-    """
-    check_same_arity(times, frontier)
-    if frontier.shape[0] == 0:
-        return times.copy()
-    times, frontier = one_dtype(times, frontier)
-    result = np.maximum(times, frontier[:1])
-    for element in frontier[1:]:  # m antichain elements
-        np.minimum(result, np.maximum(times, element[None, :]), out=result)
-    return result

@@ -5,6 +5,7 @@ The product reads several streams of a log side by side, and folds none.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from spark_timely.errors import InvalidShapeError
 from spark_timely.protocol.event import StreamEvents
+from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray, concat_times
 
 if TYPE_CHECKING:
@@ -101,3 +103,23 @@ def fold_events(
         step[sort].astype(np.int64),
         int(turns.shape[0]) + offset,
     )
+
+
+def batches_of(events: StreamEvents) -> list[tuple[IntArray, npt.NDArray[np.int64]]]:
+    """Return the progress batches, as times and deltas."""
+    chosen = [events.progress_steps == step for step in range(events.n_steps)]
+    return [(events.progress_times[each], events.progress_deltas[each]) for each in chosen]
+
+
+def frontier_steps(events: StreamEvents, minimum: Sequence[int]) -> list[tuple[int, Antichain]]:
+    """Return how the frontier moves: a step, and the frontier after that many batches, at each change."""
+    counts = Counter({tuple(minimum): 1})
+    trace = [(0, Antichain.of(tuple(minimum)))]
+    for step, (times, deltas) in enumerate(batches_of(events), 1):
+        for time, delta in zip(times.tolist(), deltas.tolist(), strict=True):
+            counts[tuple(time)] += delta
+        held = [time for time, count in counts.items() if count > 0]
+        frontier = Antichain.from_times(held, len(minimum))
+        if frontier != trace[-1][1]:
+            trace.append((step, frontier))
+    return trace

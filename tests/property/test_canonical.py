@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_timely.canonical.row_hash import RowHasher
-from spark_timely.canonical.state import CanonicalState, trace_hash
+from spark_timely.canonical.state import CanonicalState
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
 from spark_timely.time.antichain import Antichain
 from tests.oracles import canonical_model as model
@@ -392,17 +392,3 @@ def test_state_refuses_shapes_that_do_not_fit() -> None:
         state.add(pa.table({"v": [1]}), [[0, 0]])
     with pytest.raises(InvalidShapeError, match="expected shape"):
         state.merge(CanonicalState(arity=2))
-
-
-def test_trace_hash_does_not_depend_on_the_order_of_delivery() -> None:
-    def state(*values_: int) -> CanonicalState:
-        found = CanonicalState(["v"])
-        found.add(pa.table({"v": list(values_)}), [0] * len(values_))
-        return found
-
-    commits = [("a", 0, state(1), None, None), ("a", 1, state(2), [[0], [1]], [-1, 1]), ("b", 0, None, [0], [-1])]
-    base = trace_hash(commits)
-    assert trace_hash(commits[::-1]) == base
-    assert trace_hash([*commits[:2], ("b", 1, None, [0], [-1])]) != base
-    assert trace_hash([("a", 0, state(1, 2), None, None), ("a", 1, None, [[0], [1]], [-1, 1]), commits[2]]) != base
-    assert trace_hash([*commits[:2], ("b", 0, None, [0], [-2])]) != base

@@ -62,14 +62,13 @@ def test_kernels_equal_to_definitions(drawn: tuple[int, np.dtype[Any], list[list
     assert rows(unique[inverse]) == times
     assert counts.tolist() == [Counter(times)[t] for t in sorted(set(times))]
     assert [a.tolist() for a in arrays.unique_times(left)] == [unique.tolist(), counts.tolist()]
-    assert rows(arrays.advance_by(left, right)) == [model.advance_by(t, frontier) for t in times]
     if frontier:
         advanced = arrays.advance(left, right)
         assert rows(advanced) == [model.advance(t, frontier) for t in times]
         assert arrays.beyond(advanced, right).all()
     assert np.array_equal(left, kept[0])
     assert np.array_equal(right, kept[1])
-    for result in (arrays.minimal(left), arrays.advance_by(left, right), unique):
+    for result in (arrays.minimal(left), unique):
         assert not np.shares_memory(result, left)
         assert result.dtype == dtype
 
@@ -249,7 +248,7 @@ def test_as_times_shapes() -> None:
 
 def test_arities_that_differ_are_refused() -> None:
     pair, one = np.array([[1, 2]]), np.array([[1]])
-    for kernel in (arrays.less_equal, arrays.beyond, arrays.advance, arrays.advance_by, arrays.concat_times):
+    for kernel in (arrays.less_equal, arrays.beyond, arrays.advance, arrays.concat_times):
         with pytest.raises(InvalidShapeError, match="found arity="):
             kernel(pair, one)
     for call in ("meet", "join", "less_equal_frontier"):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_timely.errors import InvalidShapeError, NegativeCountError, UnheldCapabilityError
-from spark_timely.protocol.event import Messages, Progress, StreamEvents, frontier_steps
+from spark_timely.protocol.event import Messages, Progress, StreamEvents
 from spark_timely.protocol.rules import (
     StreamCounts,
     check_messages,
@@ -21,7 +21,7 @@ from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 from tests.faults.harness import long_lane
 from tests.oracles import protocol_model as model
-from tests.oracles.folding import fold_events
+from tests.oracles.folding import batches_of, fold_events, frontier_steps
 from tests.oracles.golden import vectors
 from tests.property.streams import (
     CAPTURES,
@@ -302,8 +302,8 @@ def test_rule_003_08_earlier_messages_later_progress_are_legal(data: st.DataObje
     assert verdict(moved, domain) == verdict(events, domain) == model.judge(events, start_of(domain))
     assert _contents(moved) == _contents(events)
     # The frontier takes the same steps: only messages changed their place.
-    start = np.array([domain.minimum])
-    assert frontier_steps(as_columns(moved, arity), start) == frontier_steps(as_columns(events, arity), start)
+    steps = [frontier_steps(as_columns(each, arity), domain.minimum) for each in (moved, events)]
+    assert steps[0] == steps[1]
 
 
 def _contents(events: list[model.Event]) -> Counter[model.Time]:
@@ -373,7 +373,9 @@ def test_rule_003_09_columns_hold_exactly_what_was_given(data: st.DataObject) ->
     events = data.draw(any_events(arity))
     columns = as_columns(events, arity)
     given_progress = [content for kind, content in events if kind == "progress"]
-    found = [list(zip(map(tuple, times.tolist()), deltas.tolist(), strict=True)) for times, deltas in columns.batches()]
+    found = [
+        list(zip(map(tuple, times.tolist()), deltas.tolist(), strict=True)) for times, deltas in batches_of(columns)
+    ]
     assert found == given_progress
     step, expected = 0, []
     for kind, content in events:
@@ -400,7 +402,7 @@ def test_rule_003_10_interleaved_streams_with_more_counts_fit(
     # One stream again: it starts with one capability, and its first batch adds k - 1.
     assert plain_counts(verify_events(domain, folded)) == dict(end)
     batches = [
-        list(zip(map(tuple, times.tolist()), deltas.tolist(), strict=True)) for times, deltas in folded.batches()
+        list(zip(map(tuple, times.tolist()), deltas.tolist(), strict=True)) for times, deltas in batches_of(folded)
     ]
     rest = [iter([content for kind, content in events if kind == "progress"]) for events in streams]
     expected = [next(rest[i]) for i in order]
@@ -409,7 +411,7 @@ def test_rule_003_10_interleaved_streams_with_more_counts_fit(
     # Without the further counts the same interleaving would be refused as soon as all have closed.
     if len(streams) > 1 and not end:
         start = StreamCounts.initial(domain.minimum, 1)
-        short = StreamEvents.from_events([Progress(t.copy(), d.copy()) for t, d in list(folded.batches())[1:]], arity)
+        short = StreamEvents.from_events([Progress(t.copy(), d.copy()) for t, d in batches_of(folded)[1:]], arity)
         with pytest.raises((NegativeCountError, UnheldCapabilityError)):
             verify_events(domain, short, start=start)
 
@@ -447,7 +449,7 @@ def test_rule_003_10_interleaved_captures_move_as_in_timely(name: str, n_streams
         steps = [step for step, event in enumerate(kinds) if event == "progress"]
         folded = fold_events(columns, order, minimum=domain.minimum)
         assert verify_events(domain, folded).closed
-        trace = frontier_steps(folded, [domain.minimum])
+        trace = frontier_steps(folded, domain.minimum)
         found = [[steps[step - 2] if step else -1, frontier] for step, frontier in trace]
         expected = [
             [step, Antichain.from_times([time_of(kind, t) for t in frontier], domain.arity)]
@@ -455,19 +457,6 @@ def test_rule_003_10_interleaved_captures_move_as_in_timely(name: str, n_streams
         ]
         assert found == expected
     assert n_interleavings == 3
-
-
-@given(st.data())
-def test_frontier_steps_are_those_of_the_oracle(data: st.DataObject) -> None:
-    arity = data.draw(ARITIES)
-    events = data.draw(any_events(arity, max_events=12))
-    low = (0,) * arity
-    expected = []
-    for step, frontier in enumerate(model.frontiers(events, {low: 1})):
-        found = Antichain.from_times(frontier, arity)
-        if not expected or expected[-1][1] != found:
-            expected.append((step, found))
-    assert frontier_steps(as_columns(events, arity), [low]) == expected
 
 
 def test_rule_003_11_events_of_another_type_of_time_are_refused() -> None:

@@ -357,7 +357,7 @@ def _as_of_of_new(state: State, dataflow: Dataflow, /) -> Antichain:
         for running in state.runs()
         for id_ in running.live
     }
-    return choose_as_of(_facts_of(state, dataflow), unwritten=unwritten).as_of
+    return choose_as_of(_facts_of(state, dataflow), unwritten=unwritten)
 
 
 def _facts_of(state: State, dataflow: Dataflow) -> DataflowFacts:

@@ -190,9 +190,3 @@ def test_order_by_what_has_no_order_or_is_not_there_is_refused() -> None:
         order_of("could not peek", ["tags"], SCHEMA)
     with pytest.raises(SchemaMismatchError, match="found no column 'n' — hint: choose among"):
         order_of("could not peek", ["n"], SCHEMA)
-
-
-def test_order_is_written_for_spark() -> None:
-    schema = pa.schema([("a`b", pa.int64())])
-    (made,) = order_of("could not peek", [("a`b", "desc")], schema)
-    assert made.sql == "`a``b` DESC NULLS LAST"

@@ -20,7 +20,7 @@ from spark_timely.compute.command import (
     Schedule,
     UpdateConfiguration,
 )
-from spark_timely.compute.history import History, difference, reduced, rows_of
+from spark_timely.compute.history import History, reduced
 from spark_timely.compute.session import Session
 from spark_timely.errors import TimelyError
 from spark_timely.time.antichain import Antichain
@@ -142,15 +142,6 @@ def test_peek_with_its_answer_is_not_live() -> None:
     history = History([create("a"), Peek("p", (3,), "a")])
     history.retire_peek("p")
     assert history.reduced() == (create("a"),)
-
-
-def test_difference_of_command_logs_is_one_commit() -> None:
-    before = rows_of([CreateTimely(1), create("a"), AllowCompaction("a", at(5))])
-    after = rows_of([CreateTimely(1), create("a", as_of=5)])
-    retracted, inserted = difference(before, after)
-    assert (retracted, inserted) == (sorted(before[1:]), after[1:])
-    assert sorted({*before} - {*retracted} | {*inserted}) == after
-    assert difference(after, after) == ([], [])
 
 
 def test_dropped_frontier_has_the_arity_of_its_dataflow() -> None:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.errors import InvalidShapeError, NegativeCountError, UnheldCapabilityError
-from spark_timely.protocol.event import Messages, Progress, StreamEvents, frontier_steps
-from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress, frontier_of, verify_events
+from spark_timely.protocol.event import Messages, Progress, StreamEvents
+from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress, verify_events
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 from tests.oracles.folding import fold_events
@@ -21,13 +21,12 @@ DATES = TimeDomain(("date",), ("2013-01-01",))  # type: ignore[arg-type]
 def test_counts_are_values() -> None:
     counts = StreamCounts.from_arrays([[2, 0], [0, 1], [2, 0], [5, 5]], [1, 1, 2, 0])
     assert counts.to_json() == [[[0, 1], 1], [[2, 0], 3]]
-    assert counts.frontier == frontier_of(counts) == Antichain.of((0, 1), (2, 0))
+    assert counts.frontier == Antichain.of((0, 1), (2, 0))
     assert (counts.total, counts.closed, counts.arity) == (4, False, 2)
     assert pickle.loads(pickle.dumps(counts)) == counts
     assert hash(pickle.loads(pickle.dumps(counts))) == hash(counts)
     assert counts != StreamCounts.initial((0, 1))
     assert counts != "counts"
-    assert counts.plus(StreamCounts.empty(2)) == counts
     assert StreamCounts.empty(2).frontier == Antichain.empty(2)
     with pytest.raises(ValueError, match="read-only"):
         counts.counts[0] = 7
@@ -141,16 +140,3 @@ def test_fold_refuses_orders_that_do_not_fit() -> None:
         fold_events([stream, stream], [0, 0], minimum=(0,))
     with pytest.raises(InvalidShapeError, match="found none"):
         fold_events([], minimum=(0,))
-
-
-def test_frontier_steps_of_many_commits_without_a_loop_over_them() -> None:
-    n = 50_000
-    steps = np.repeat(np.arange(n), 2)
-    times = np.stack([np.arange(n), np.arange(1, n + 1)], axis=1).reshape(-1, 1)
-    events = StreamEvents(np.empty((0, 1), np.int64), np.empty(0, np.int64), times, np.tile([-1, 1], n), steps, n)
-    trace = frontier_steps(events, [0])
-    assert len(trace) == n + 1
-    assert trace[-1] == (n, Antichain.of(n))
-    # Two at the minimum: the frontier stays until the second is gone.
-    held = frontier_steps(events, [0], [2])
-    assert held == [(0, Antichain.of(0))]
