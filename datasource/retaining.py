@@ -31,6 +31,7 @@ from spark_timely.errors import LogFormatError, OwnershipError, SinceViolationEr
 from spark_timely.log.log import open_log
 from spark_timely.log.machine.since import UNCLAIMED
 from spark_timely.masking import masked_logger
+from spark_timely.threads import aside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,10 +216,7 @@ class RetainedPosition:
     def _begin_thread(self) -> None:
         if self._thread is None:
             pause = max(min(self.renew_s / 2, _LEAST_S), 0.01)
-            self._thread = threading.Thread(
-                target=_renew_until, args=(weakref.ref(self), self._ended, pause), name="timely-retain", daemon=True
-            )
-            self._thread.start()
+            self._thread = aside("retain", _renew_until, weakref.ref(self), self._ended, pause)
 
 
 def retained_of(options: SourceOptions, /) -> RetainedPosition | None:

@@ -17,6 +17,7 @@ from tests.modules import ROOT, modules
 LEVELS = {
     "lazy": 0,
     "masking": 0,
+    "threads": 0,
     "errors": 1,
     "notebook": 2,
     "time": 2,

@@ -52,6 +52,7 @@ from spark_timely.log.machine.since import may_read
 from spark_timely.log.reader import seen_rows
 from spark_timely.log.store.urls import identity
 from spark_timely.masking import masked_logger
+from spark_timely.threads import aside
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 from spark_timely.trace.contents import check_contents
@@ -361,8 +362,7 @@ class Follower:
                 self.positions.cover(needed.meet(self._needed_by_unnamed() or needed))
             self._subscribers.append(made)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="timely-subscribe", daemon=True)
-                self._thread.start()
+                self._thread = aside("subscribe", self._run)
             else:
                 self._wake.notify_all()
             return made

@@ -46,6 +46,7 @@ from spark_timely.log.machine.since import may_read, needed_by_contents
 from spark_timely.log.store.storage import checked_options
 from spark_timely.log.wait import wait_until
 from spark_timely.predicate import parse_predicate
+from spark_timely.threads import aside
 from spark_timely.time.antichain import Antichain
 from spark_timely.trace.updates import Updates
 
@@ -463,7 +464,7 @@ class _Threads:
             inbox = self._waiting.pop() if self._waiting else None
         if inbox is None:
             inbox = queue.SimpleQueue()
-            threading.Thread(target=self._run, args=(inbox,), name="spark_timely-peek", daemon=True).start()
+            aside("peek", self._run, inbox)
         inbox.put(call)
 
     def _run(self, inbox: queue.SimpleQueue[Callable[[], None]]) -> None:

@@ -47,6 +47,7 @@ from spark_timely.log import Log
 from spark_timely.log.files.format import LogKind
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.wait import wait_until
+from spark_timely.threads import aside
 from spark_timely.trace.updates import Updates
 
 
@@ -339,7 +340,7 @@ class _Listeners:
             finally:
                 done.set()
 
-        threading.Thread(target=run, name=f"import {capture}", daemon=True).start()
+        aside("import", run)
 
     def stop(self) -> None:
         """Let all commit what has come, and stop."""

@@ -30,6 +30,7 @@ from spark_timely.spark.copy_to import copy_to
 from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
 from spark_timely.spark.instance_tasks import InstanceTasks
 from spark_timely.spark.peek_job import peek_job
+from spark_timely.threads import aside
 from spark_timely.time.text import parse_duration
 
 if TYPE_CHECKING:
@@ -245,8 +246,7 @@ class ComputeInstance(Handle):
                 names = ", ".join(sorted(map(repr, left)))
                 _log.warning("the instance in %r is closed; jobs of Spark still run: %s", self.directory.path, names)
 
-        waiting = threading.Thread(target=interrupt, name="spark_timely-close", daemon=True)
-        waiting.start()
+        waiting = aside("close", interrupt)
         try:
             super().close()
         finally:

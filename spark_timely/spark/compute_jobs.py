@@ -36,6 +36,7 @@ from spark_timely.errors import CanceledError, InvalidUsageError, OperatorError,
 from spark_timely.masking import masked_logger
 from spark_timely.spark.base.compat import is_remote
 from spark_timely.spark.base.tags import end_tagged, is_pinned, tagged
+from spark_timely.threads import aside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -174,7 +175,7 @@ class Jobs:
             self._spark, self._lost, self._fair = spark, False, None
             self._tries, self._failed = 0, ""
             left, self._clones = list(self._clones.values()), {}
-        _aside(partial(_release, left))
+        aside("act", partial(_release, left))
 
     def check(self) -> None:
         """Refuse to begin where there is no session, and nothing that makes one. Waits for nothing.
@@ -239,7 +240,7 @@ class Jobs:
                 raise self._not_made(self._failed) from error
             self.use(made)
         _log.warning("the session of Spark was lost: the instance in %r continues with another one", self._directory)
-        _aside(self._on_renewed)  # it may wait for who waits for this job
+        aside("act", self._on_renewed)  # it may wait for who waits for this job
         return made
 
     def _not_made(self, text: str) -> CanceledError:
@@ -300,7 +301,7 @@ class Jobs:
             todo = self._threads.pop() if self._threads else None
         if todo is None:
             todo = SimpleQueue()
-            threading.Thread(target=self._work, args=(todo,), name="spark_timely-job", daemon=True).start()
+            aside("job", self._work, todo)
         todo.put(job)
         found: _T = job.future.result()
         return found
@@ -368,7 +369,7 @@ class Jobs:
                 if clone is not None:
                     with self._lock:
                         self._interruptible = [each for each in self._interruptible if each is not clone]
-                    _aside(partial(_release, [clone]))
+                    aside("act", partial(_release, [clone]))
         else:
             with self._lock:
                 number = self._pools.take(job.name)
@@ -475,7 +476,7 @@ class Jobs:
         until = self._now() + wait_s
         while running and self._now() < until:  # as many turns as interruptions
             for spark in sessions:
-                _aside(partial(end_tagged, spark, self._tag))
+                aside("act", partial(end_tagged, spark, self._tag))
             wait([job.future for job in running], max(min(until - self._now(), _INTERRUPT_S), 0.0))
             running = [job for job in running if not job.future.done()]
         for job in running:
@@ -491,7 +492,7 @@ class Jobs:
             left, self._clones = list(self._clones.values()), {}
         for todo in threads:
             todo.put(None)
-        _aside(partial(_release, left))
+        aside("act", partial(_release, left))
 
 
 def is_stopped(spark: SparkSession, /) -> bool:
@@ -537,8 +538,3 @@ def _release(clones: Iterable[SparkSession]) -> None:
             clone.client.release_session()
         with suppress(Exception):  # else the end of the process would wait for a server that is gone
             clone.client.close()
-
-
-def _aside(act: Callable[[], object]) -> None:
-    """Do something that nobody waits for."""
-    threading.Thread(target=act, name="spark_timely-aside", daemon=True).start()

@@ -18,7 +18,7 @@ import logging
 import pickle
 import time as monotonic
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, wait
 from operator import itemgetter
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -35,10 +35,10 @@ from spark_timely.datasource.catalog import Catalog, FileView
 from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split
 from spark_timely.datasource.reader import read_split
 from spark_timely.errors import TimelyInternalError
-from spark_timely.log.background import begun
 from spark_timely.log.commit import discard
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.spark.base.shipping import for_task
+from spark_timely.threads import begun, pool
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def reader_of(storage_options: StorageOptions, room: Room | None = None, /) -> R
         if keep is None or len(pieces) < _LOOK_THREADS:
             return pa.Table.from_batches(of(pieces), schema)
         # What is looked for may be anywhere in a log, and little of it is kept.
-        with ThreadPoolExecutor(_LOOK_THREADS) as threads:
+        with pool("look", _LOOK_THREADS) as threads:
             jobs = [begun(threads, of, pieces[number::_LOOK_THREADS]) for number in range(_LOOK_THREADS)]
             parts = [job.result() for job in jobs]
         return pa.Table.from_batches([batch for part in parts for batch in part], schema)
@@ -255,7 +255,7 @@ class SparkTasks:
         """Run tasks in this process; return None where that cannot be done, so that Spark must do it (invariant 1)."""
         if self._here_since is None:
             self._here_since = self._now()
-        with ThreadPoolExecutor(_DRIVER_THREADS) as threads:
+        with pool("task", _DRIVER_THREADS) as threads:
             futures = [
                 begun(threads, run_one, task, outputs[task.output], self._storage_options, room=Room())
                 for task in tasks

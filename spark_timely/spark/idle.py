@@ -36,6 +36,7 @@ from spark_timely.log.writer import downgrade_to
 from spark_timely.masking import masked_logger
 from spark_timely.sink.plan import check_unbroken, find_log
 from spark_timely.spark.base.checkpoint import checkpoint_state, gate
+from spark_timely.threads import aside
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import Duration, parse_moment
 
@@ -177,8 +178,7 @@ class IdleWatch:
                 found=f"{found} in checkpoint {location!r}",
                 hint="put the checkpoint, and the log, where the process that calls start can reach them too",
             )
-        self._thread = threading.Thread(target=self._run, name=f"idle-{self._query.id}", daemon=True)
-        self._thread.start()
+        self._thread = aside("idle", self._run)
 
     def stop(self) -> None:
         """Look no more. A look that is under way is waited for."""

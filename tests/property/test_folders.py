@@ -199,7 +199,7 @@ class Story:
         with suppress(Killed):
             instance.close()
         if not clean:  # what follows a subscription lets its retainer go once nobody has it any more
-            self.process.gone |= {each for each in threading.enumerate() if each.name == "timely-subscribe"}
+            self.process.gone |= {each for each in threading.enumerate() if each.name == "spark_timely-subscribe"}
         self.check()
 
     @property

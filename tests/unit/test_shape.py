@@ -61,3 +61,8 @@ def test_sums_are_made_in_one_module() -> None:
     assert modules_with("exact_sums(") == ["spark_timely.trace.updates"]
     assert modules_with("class Updates") == ["spark_timely.trace.updates"]
     assert modules_with("def one_zero(") == ["spark_timely.trace.updates"]
+
+
+def test_threads_and_pools_start_in_few_modules() -> None:
+    starting = {*modules_with("threading.Thread("), *modules_with("ThreadPoolExecutor("), *modules_with("Timer(")}
+    assert starting == {"spark_timely.threads"}

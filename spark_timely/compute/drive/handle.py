@@ -51,9 +51,9 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.arguments import names_of, seconds_of
-from spark_timely.log.background import python_ends
 from spark_timely.log.store.storage import normal_path
 from spark_timely.masking import masked_logger
+from spark_timely.threads import aside, python_ends
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -157,8 +157,7 @@ class Handle:
         self._requests_failed = False
         self._turns = 0
         self._thread_error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="spark_timely-instance", daemon=True)
-        self._thread.start()
+        self._thread = aside("instance", self._run)
 
     # Turns ---------------------------------------------------------------------------------------
 

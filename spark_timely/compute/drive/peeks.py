@@ -20,7 +20,7 @@ import json
 import os
 import uuid
 from collections.abc import Collection, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -46,6 +46,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.log import MemoryLog
 from spark_timely.log.store.storage import normal_path
+from spark_timely.threads import pool
 
 if TYPE_CHECKING:
     from spark_timely.answers.keys import KeysLike
@@ -73,7 +74,7 @@ class Peeks:
 
     def __init__(self, state: State, worker: Worker) -> None:
         self._state, self._worker = state, worker
-        self._answerers = ThreadPoolExecutor(_ANSWERERS, thread_name_prefix="spark_timely-answer")
+        self._answerers = pool("answer", _ANSWERERS)
         self._running: dict[str, tuple[Future[None], float]] = {}
         # What a peek saw when it was tried last; the path of what it asks, and the dataflow that writes there.
         self._tried: dict[str, object] = {}

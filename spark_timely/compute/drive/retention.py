@@ -31,6 +31,7 @@ from spark_timely.log.log import open_log
 from spark_timely.log.machine.since import may_read
 from spark_timely.log.retention import Retaining
 from spark_timely.masking import masked_logger
+from spark_timely.threads import aside
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -325,13 +326,7 @@ class ImportRetainers:
         self._wake.set()
         with self._lock:
             if self._thread is None and self._imports and not self._ended.is_set():
-                self._thread = threading.Thread(
-                    target=_write_until,
-                    args=(weakref.ref(self), self._wake, self._ended),
-                    name="spark_timely-retain-imports",
-                    daemon=True,
-                )
-                self._thread.start()
+                self._thread = aside("retain", _write_until, weakref.ref(self), self._wake, self._ended)
 
 
 def _end_thread(wake: threading.Event, ended: threading.Event) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +30,7 @@ from spark_timely.compute.response import SubscribeBatch
 from spark_timely.dataflow.engine.outputs import pause_s
 from spark_timely.errors import OperatorError, TimelyError, described
 from spark_timely.log.arguments import seconds_of
+from spark_timely.threads import pool
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Subscribes:
     def __init__(self, state: State, worker: Worker) -> None:
         self._state, self._worker = state, worker
         self._there: dict[str, _Reading] = {}
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="spark_timely-subscribe")
+        self._readers = pool("read", _READERS)
 
     def has_begun(self, id_: str, number: int) -> bool:
         """Return whether the subscribe of a dataflow is read by a subscription, which retains what it reads."""

@@ -12,7 +12,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.compute.drive.runners import Runner, operators_of, runner_of
@@ -22,6 +22,7 @@ from spark_timely.compute.observation import ArrangementSizes, ImportUpper, Oper
 from spark_timely.dataflow.engine.outputs import passes, pause_s
 from spark_timely.errors import LogMissingError, OperatorError, OwnershipError, described
 from spark_timely.masking import masked_logger
+from spark_timely.threads import pool
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -179,7 +180,7 @@ class Worker:
         self.runners: dict[int, Runner] = {}
         self.moved: set[int] = set()
         self.watches = Watches(state)
-        self.threads = ThreadPoolExecutor(_MOST_STEPS, thread_name_prefix="spark_timely-step")
+        self.threads = pool("step", _MOST_STEPS)
         # Why a dataflow does not run here, how often in a row it failed, and when to try again.
         self._broken: dict[int, tuple[BaseException, int, float]] = {}
         self._dirty: dict[int, None] = {}  # in the order in which they came

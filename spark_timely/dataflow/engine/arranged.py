@@ -33,9 +33,9 @@ from spark_timely.dataflow.engine.cutting import Files, shares_between
 from spark_timely.dataflow.engine.tasks import Before, IndexWork, OutputPlan, Share, Task, TaskResult
 from spark_timely.dataflow.remembered import Look
 from spark_timely.errors import TimelyError
-from spark_timely.log.background import python_ends
 from spark_timely.log.machine.rollback import ACCEPTED, newest_commits, other_accepted, other_commits
 from spark_timely.log.machine.since import may_read, needed_from
+from spark_timely.threads import pool, python_ends
 from spark_timely.time.antichain import Antichain
 from spark_timely.trace.folder import delete, greatest_number, is_whole, newest_spine, unknown_runs, write_spine
 from spark_timely.trace.mapped import Index
@@ -214,9 +214,7 @@ class Arrangements:
         """Begin what was found to be due, once the step is done that it would compete with."""
         for key, call in self._waiting.items():  # one turn per index, at most two
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(
-                    2, thread_name_prefix="spark_timely-index", initializer=_yield_to_others
-                )
+                self._threads = pool("index", 2, initializer=_yield_to_others)
             try:
                 self._busy[key] = self._threads.submit(call)
             except RuntimeError:

@@ -45,10 +45,10 @@ from spark_timely.errors import (
     StorageError,
     shown,
 )
-from spark_timely.log.background import at_once
 from spark_timely.log.files.format import in_schema
 from spark_timely.log.machine.state import OPEN_STREAM, DataFile
 from spark_timely.log.store.storage import not_written
+from spark_timely.threads import at_once
 from spark_timely.time.arrays import IntArray, as_times, is_sorted, lexsort, minimal, unique_times
 from spark_timely.time.domain import TimeDomain
 from spark_timely.time.text import moment_text

@@ -7,8 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_timely.errors import StorageError, shown
-from spark_timely.log.background import at_once
 from spark_timely.log.store.entries import entry_path
+from spark_timely.threads import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from spark_timely.masking import masked_logger
+from spark_timely.threads import aside
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ def observed(seen: Observation, /) -> Mapping[str, Any]:
         except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
             found.set_exception(error)
 
-    threading.Thread(target=wait, daemon=True).start()
+    aside("observe", wait)
     try:
         return found.result(timeout=WAIT_S)
     except TimeoutError:

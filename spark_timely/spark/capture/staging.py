@@ -22,7 +22,6 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -39,7 +38,6 @@ from spark_timely.errors import (
     TimelyError,
     shown,
 )
-from spark_timely.log.background import at_once, begun
 from spark_timely.log.files.format import in_schema
 from spark_timely.log.files.parquet import SAMPLE_ROWS, describe_file, dictionary_columns, open_parquet
 from spark_timely.log.machine.state import DataFile
@@ -53,6 +51,7 @@ from spark_timely.spark.base.observed import observed
 from spark_timely.spark.capture.classify import RowClass, digest_in
 from spark_timely.spark.scan import spark_root
 from spark_timely.spark.session import changed_settings
+from spark_timely.threads import at_once, begun, pool
 from spark_timely.time.arrays import IntArray, beyond, consolidate_rows, is_sorted, joined_bounds, minimal
 from spark_timely.time.domain import plain_value
 
@@ -294,8 +293,8 @@ class Staged:
         stored = {row_class: paths for row_class, paths in found.items() if row_class in RowClass.stored()}
         files: dict[RowClass, list[DataFile]] = {}
         # Spark leaves the flush to the system. What a task wrote on another host is beyond this one's reach.
-        with ThreadPoolExecutor(1) as pool:
-            flushed = begun(pool, self.storage.flush, [path for paths in stored.values() for path in paths])
+        with pool("flush", 1) as threads:
+            flushed = begun(threads, self.storage.flush, [path for paths in stored.values() for path in paths])
             # One turn per file: as many as tasks, times classes.
             for row_class, paths in stored.items():
                 event = "dead" if row_class is RowClass.DEAD else "message"

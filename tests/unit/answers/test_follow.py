@@ -49,7 +49,7 @@ def _no_thread_is_left() -> Iterator[None]:
     yield
     gc.collect()
     wait_until(
-        lambda: not any(t.name == "timely-subscribe" for t in threading.enumerate()),
+        lambda: not any(t.name == "spark_timely-subscribe" for t in threading.enumerate()),
         deadline_s=20,
         what="the end of all followers",
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from spark_timely.log.background import at_once
+from spark_timely.threads import at_once
 
 # The main thread is done; the job that waits goes through threads of its own only then.
 ENDING = """
 import threading
 from concurrent.futures import thread
-from spark_timely.log.background import at_once, run_aside
+from spark_timely.log.background import run_aside
+from spark_timely.threads import at_once
 
 def job():
     pause = threading.Event()

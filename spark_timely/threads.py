@@ -1,0 +1,124 @@
+"""Threads and pools of threads: the one place that starts them.
+
+A *thread* is a daemon: a process that ends does not wait for it, and what it had begun is decided by the log, as
+behind a kill. A *pool* is waited for by a process that ends, and takes nothing more from then on: `begun` and `at_once`
+then do in the caller's thread what a pool refuses. Neither is there in a child that was forked: a module that keeps one
+keeps it by the id of its process, or makes another there (`os.register_at_fork`). The name of each is `spark_timely-`
+and what it does.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["aside", "at_once", "begun", "pool", "python_ends"]
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+_P = ParamSpec("_P")
+
+
+def aside(name: str, act: Callable[_P, object], /, *given: _P.args, **more: _P.kwargs) -> threading.Thread:
+    """Begin a thread.
+
+    Parameters
+    ----------
+    name : str
+        What it does: ``subscribe``.
+    act : callable
+        Nobody learns of what it raises but the process's own report of it.
+
+    Examples
+    --------
+    >>> done = []
+    >>> aside("example", done.append, 1).join()
+    >>> done
+    [1]
+    """
+    thread = threading.Thread(target=act, args=given, kwargs=more, name=f"spark_timely-{name}", daemon=True)
+    thread.start()
+    return thread
+
+
+def pool(name: str, most: int, /, *, initializer: Callable[[], object] | None = None) -> ThreadPoolExecutor:
+    """Return a pool of threads, which begin when there is something to do.
+
+    Parameters
+    ----------
+    name : str
+        What they do: ``index``.
+    most : int
+    initializer : callable, optional
+        Called by each of them first.
+
+    Examples
+    --------
+    >>> with pool("example", 2) as threads:
+    ...     threads.submit(len, "abc").result()
+    3
+    """
+    return ThreadPoolExecutor(most, thread_name_prefix=f"spark_timely-{name}", initializer=initializer)
+
+
+def at_once(do: Callable[[_T], _R], items: Sequence[_T], most: int, /) -> list[_R]:
+    """Return what a function gives of each item, done in threads; one after another where the interpreter ends.
+
+    Parameters
+    ----------
+    do : callable
+    items : sequence
+    most : int
+        Threads at most.
+
+    Examples
+    --------
+    >>> at_once(len, ["a", "bc"], 2)
+    [1, 2]
+    """
+    with pool("part", min(most, max(1, len(items)))) as threads:
+        jobs = [begun(threads, do, item) for item in items]
+        return [job.result() for job in jobs]
+
+
+def python_ends() -> bool:
+    """Return whether the interpreter ends: it waits for what runs in pools of threads, which take nothing more.
+
+    That is asked where something has failed: it costs a thread.
+
+    Examples
+    --------
+    >>> python_ends()
+    False
+    """
+    with pool("end", 1) as threads:
+        try:
+            threads.submit(int)
+        except RuntimeError:
+            return True
+    return False
+
+
+def begun(threads: ThreadPoolExecutor, do: Callable[_P, _R], /, *given: _P.args, **more: _P.kwargs) -> Future[_R]:
+    """Let a pool do something; do it here where the interpreter ends.
+
+    Examples
+    --------
+    >>> with pool("example", 1) as threads:
+    ...     begun(threads, len, "abc").result()
+    3
+    """
+    try:
+        return threads.submit(do, *given, **more)
+    except RuntimeError:  # the interpreter ends: it still waits for this thread, and takes no other
+        pass
+    done: Future[_R] = Future()
+    try:
+        done.set_result(do(*given, **more))
+    except Exception as error:  # noqa: BLE001 - as of a pool: the call for the result raises it
+        done.set_exception(error)
+    return done
