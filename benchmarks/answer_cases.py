@@ -17,7 +17,7 @@ from spark_timely.answers.peek import PeekExplanation, peek
 from spark_timely.dataflow.engine.arranged import Arrangements, Indexing
 from spark_timely.dataflow.remembered import Look
 from spark_timely.dataflow.views import Replay
-from spark_timely.spark.dataflow_tasks import catalog_of, run_one
+from spark_timely.spark.dataflows.tasks import catalog_of, run_one
 
 from .report import Case
 

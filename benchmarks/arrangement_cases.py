@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 import spark_timely as st
 from spark_timely import functions as tf
 from spark_timely.dataflow.engine.steps import Engine
-from spark_timely.spark.dataflow_tasks import catalog_of, run_one
+from spark_timely.spark.dataflows.tasks import catalog_of, run_one
 from spark_timely.typing import DataflowQuery
 
 from .dataflow_cases import PROVIDER, STORES

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 import spark_timely as st
 from spark_timely import functions as tf
-from spark_timely.spark.compute import ComputeInstance
+from spark_timely.spark.instance.instance import ComputeInstance
 from tests.faults.harness import descendants
 
 from .report import Case, alternate

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 import spark_timely as st
-from spark_timely.spark.copy_to import copy_to
+from spark_timely.spark.answers.copy_to import copy_to
 
 from .report import Case, alternate, seconds
 

@@ -21,7 +21,7 @@ from spark_timely import functions as tf
 from spark_timely.dataflow.engine.steps import MOST_TOGETHER, Engine, advance_all
 from spark_timely.dataflow.logs import open_logs
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
+from spark_timely.spark.dataflows.tasks import SparkTasks, catalog_of
 
 from .data import LATENESS, N_EPOCHS, N_FILES, N_KEYS, SEED
 from .report import Case, alternate, seconds
@@ -499,7 +499,7 @@ from spark_timely.dataflow.delays import windows
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope
 from spark_timely.log.log import open_log
-from spark_timely.spark.dataflow_tasks import catalog_of, run_one
+from spark_timely.spark.dataflows.tasks import catalog_of, run_one
 entry = lambda path, name: next(int(x.split()[1]) for x in open(path) if x.startswith(name))
 peak = lambda: entry("/proc/self/status", "VmHWM") / 1024
 path, folder, step, kind = sys.argv[1:]

@@ -14,7 +14,7 @@ from spark_timely.dataflow.engine.explain import explain
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.log.log import open_log
-from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
+from spark_timely.spark.dataflows.tasks import SparkTasks, catalog_of
 
 from .report import Case
 

@@ -31,7 +31,7 @@ from spark_timely.answers.peek import peek  # noqa: E402
 from spark_timely.dataflow.engine.steps import Engine  # noqa: E402
 from spark_timely.dataflow.stream import Scope  # noqa: E402
 from spark_timely.spark.base.schema import spark_schema  # noqa: E402
-from spark_timely.spark.dataflow_tasks import catalog_of  # noqa: E402
+from spark_timely.spark.dataflows.tasks import catalog_of  # noqa: E402
 from tests.property.test_continual import idle, no_tasks  # noqa: E402
 from tests.property.test_dataflow import runner  # noqa: E402
 from tests.unit.answers.support import SCHEMA, append, index  # noqa: E402

@@ -31,49 +31,49 @@ if TYPE_CHECKING:
     from spark_timely.log.log import create_log as create_log
     from spark_timely.log.log import open_log as open_log
     from spark_timely.log.wait import wait as wait
-    from spark_timely.spark.at_one_time import sql as sql
-    from spark_timely.spark.batch_frame import batch_frame as batch_frame
+    from spark_timely.spark.answers.copy_to import copy_to as copy_to
+    from spark_timely.spark.answers.mirror import mirror_to as mirror_to
+    from spark_timely.spark.answers.sql import sql as sql
     from spark_timely.spark.capture.foreach_batch import capture as capture
-    from spark_timely.spark.collection import consolidate as consolidate
-    from spark_timely.spark.collection import snapshot as snapshot
-    from spark_timely.spark.compute import ComputeInstance as ComputeInstance
-    from spark_timely.spark.continual import ContinualTask as ContinualTask
-    from spark_timely.spark.copy_to import copy_to as copy_to
-    from spark_timely.spark.dataflow import Dataflow as Dataflow
-    from spark_timely.spark.mirror import mirror_to as mirror_to
-    from spark_timely.spark.replay import replay as replay
+    from spark_timely.spark.capture.start import start as start
+    from spark_timely.spark.dataflows.dataflow import Dataflow as Dataflow
+    from spark_timely.spark.frames.collection import consolidate as consolidate
+    from spark_timely.spark.frames.collection import snapshot as snapshot
+    from spark_timely.spark.instance.instance import ComputeInstance as ComputeInstance
+    from spark_timely.spark.replay.batch_frame import batch_frame as batch_frame
+    from spark_timely.spark.replay.replay import replay as replay
     from spark_timely.spark.session import credential as credential
     from spark_timely.spark.session import register as register
     from spark_timely.spark.session import session as session
-    from spark_timely.spark.start import start as start
+    from spark_timely.spark.tasks.continual import ContinualTask as ContinualTask
     from spark_timely.time.antichain import Antichain as Antichain
 
 __version__ = "0.1.0"
 
 _EXPORTS = {
     "Antichain": "spark_timely.time.antichain",
-    "ComputeInstance": "spark_timely.spark.compute",
-    "ContinualTask": "spark_timely.spark.continual",
-    "Dataflow": "spark_timely.spark.dataflow",
+    "ComputeInstance": "spark_timely.spark.instance.instance",
+    "ContinualTask": "spark_timely.spark.tasks.continual",
+    "Dataflow": "spark_timely.spark.dataflows.dataflow",
     "Log": "spark_timely.log.log",
-    "batch_frame": "spark_timely.spark.batch_frame",
+    "batch_frame": "spark_timely.spark.replay.batch_frame",
     "capture": "spark_timely.spark.capture.foreach_batch",
-    "consolidate": "spark_timely.spark.collection",
-    "copy_to": "spark_timely.spark.copy_to",
+    "consolidate": "spark_timely.spark.frames.collection",
+    "copy_to": "spark_timely.spark.answers.copy_to",
     "create_log": "spark_timely.log.log",
     "credential": "spark_timely.spark.session",
     "cut": "spark_timely.log.cut",
     "errors": "spark_timely.errors:",
     "functions": "spark_timely.functions:",
-    "mirror_to": "spark_timely.spark.mirror",
+    "mirror_to": "spark_timely.spark.answers.mirror",
     "open_log": "spark_timely.log.log",
     "peek": "spark_timely.answers.peek",
     "register": "spark_timely.spark.session",
-    "replay": "spark_timely.spark.replay",
+    "replay": "spark_timely.spark.replay.replay",
     "session": "spark_timely.spark.session",
-    "snapshot": "spark_timely.spark.collection",
-    "sql": "spark_timely.spark.at_one_time",
-    "start": "spark_timely.spark.start",
+    "snapshot": "spark_timely.spark.frames.collection",
+    "sql": "spark_timely.spark.answers.sql",
+    "start": "spark_timely.spark.capture.start",
     "subscribe": "spark_timely.answers.subscribe",
     "wait": "spark_timely.log.wait",
 }

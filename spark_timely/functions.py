@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from spark_timely.dataflow.aggregates import min_of as min
     from spark_timely.dataflow.aggregates import sum_of as sum
     from spark_timely.dataflow.delays import ceil_to, plus, windows
-    from spark_timely.spark.bodies import Changes
-    from spark_timely.spark.continual import deletes, newest
+    from spark_timely.spark.tasks.bodies import Changes
+    from spark_timely.spark.tasks.continual import deletes, newest
 
 __all__ = ["Changes", "avg", "ceil_to", "count", "deletes", "max", "min", "newest", "plus", "sum", "windows"]
 
 _EXPORTS = {
-    "Changes": "spark_timely.spark.bodies",
+    "Changes": "spark_timely.spark.tasks.bodies",
     "avg": "spark_timely.dataflow.aggregates:avg_of",
     "ceil_to": "spark_timely.dataflow.delays",
     "count": "spark_timely.dataflow.aggregates",
-    "deletes": "spark_timely.spark.continual",
+    "deletes": "spark_timely.spark.tasks.continual",
     "max": "spark_timely.dataflow.aggregates:max_of",
     "min": "spark_timely.dataflow.aggregates:min_of",
-    "newest": "spark_timely.spark.continual",
+    "newest": "spark_timely.spark.tasks.continual",
     "plus": "spark_timely.dataflow.delays",
     "sum": "spark_timely.dataflow.aggregates:sum_of",
     "windows": "spark_timely.dataflow.delays",

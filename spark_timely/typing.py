@@ -34,24 +34,24 @@ if TYPE_CHECKING:
     from spark_timely.log.vacuum import VacuumReport
     from spark_timely.log.verify import VerifyReport
     from spark_timely.log.writer import StreamWriter
-    from spark_timely.spark.continual import Difference
-    from spark_timely.spark.dataflow import DataflowQuery
-    from spark_timely.spark.mirror import Mirror
-    from spark_timely.spark.replay import DriverReplay
-    from spark_timely.spark.start import CaptureQuery
+    from spark_timely.spark.answers.mirror import Mirror
+    from spark_timely.spark.capture.start import CaptureQuery
+    from spark_timely.spark.dataflows.dataflow import DataflowQuery
+    from spark_timely.spark.replay.replay import DriverReplay
+    from spark_timely.spark.tasks.continual import Difference
 
 _EXPORTS = {
     "AcceptReport": "spark_timely.log.acceptance",
     "Batches": "spark_timely.compute.drive.handle",
-    "CaptureQuery": "spark_timely.spark.start",
+    "CaptureQuery": "spark_timely.spark.capture.start",
     "CommitOutcome": "spark_timely.log.machine.state",
     "CompactionReport": "spark_timely.log.compaction",
     "Cut": "spark_timely.log.cut",
-    "DataflowQuery": "spark_timely.spark.dataflow",
-    "Difference": "spark_timely.spark.continual",
-    "DriverReplay": "spark_timely.spark.replay",
+    "DataflowQuery": "spark_timely.spark.dataflows.dataflow",
+    "Difference": "spark_timely.spark.tasks.continual",
+    "DriverReplay": "spark_timely.spark.replay.replay",
     "Keep": "spark_timely.log.machine.since",
-    "Mirror": "spark_timely.spark.mirror",
+    "Mirror": "spark_timely.spark.answers.mirror",
     "Peek": "spark_timely.answers.peek",
     "PeekExplanation": "spark_timely.answers.peek",
     "Retainer": "spark_timely.log.machine.since",

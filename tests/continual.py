@@ -1,8 +1,8 @@
 """Bodies of continual tasks that Python functions stand for: what evaluates them without Spark.
 
 `PythonBodies` reads the files that a step names, shows their rows to a function as lists, and writes what it gives. It
-is what `spark_timely.spark.bodies` is with Spark. Rows are tuples of the payload; times are numbers that begin at 0,
-whatever the type of the log's times.
+is what `spark_timely.spark.tasks.bodies` is with Spark. Rows are tuples of the payload; times are numbers that begin
+at 0, whatever the type of the log's times.
 """
 
 from __future__ import annotations

@@ -411,7 +411,7 @@ def _sql_peek(
     found: list[PeekExplanation] = []
 
     def job(plan: Any) -> pa.Table:  # noqa: ANN401 - a plan, for Spark
-        from spark_timely.spark.peek_job import peek_job
+        from spark_timely.spark.answers.peek_job import peek_job
 
         return peek_job(spark_of(options))(plan)
 
@@ -478,7 +478,7 @@ def _frame(query: str, times: Mapping[str, Any], options: argparse.Namespace) ->
     chosen = explain_timestamp({name: names.get(name, name) for name in reads}, **times, storage_options=storage)
     check_complete("run a query at one time", chosen)
     spark = spark_of(options)
-    from spark_timely.spark.at_one_time import sql
+    from spark_timely.spark.answers.sql import sql
 
     frame = sql(
         spark,
@@ -565,7 +565,7 @@ def _copied(
         check_complete(f"copy log {log.path!r}", chosen)
         as_of = np.array(chosen.time, np.int64)
     spark = spark_of(options)
-    from spark_timely.spark.copy_to import copy_to
+    from spark_timely.spark.answers.copy_to import copy_to
 
     n_rows = copy_to(
         spark,

@@ -93,7 +93,7 @@ def _no_files(*_: object) -> Any:  # noqa: ANN401 - never called
 
 def _run(options: argparse.Namespace, console: Console) -> bool:
     """Run the instance until a signal ends it, or another process takes it over."""
-    from spark_timely.spark.compute import ComputeInstance
+    from spark_timely.spark.instance.instance import ComputeInstance
 
     ended = threading.Event()
     spark = spark_of(options)  # which takes signals too

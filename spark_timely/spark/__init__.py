@@ -1,8 +1,8 @@
 """What starts queries and jobs where a SparkSession is, above the source and the sink.
 
-`session` prepares a session. `start` runs a capture as a query, by the sink or by `capture`, and closes its stream;
-`idle` advances it while the source is silent. `dataflow` runs dataflows: `dataflow_tasks` gives their tasks to Spark.
-`collection` reads the contents of a collection. What source and sink stand on themselves is in `base`.
+Each feature has a room: `capture`, `replay`, `dataflows`, `tasks`, `answers`, `instance`. `frames` has the logs
+as DataFrames, which most of them read. `session` prepares a session: `patches` has Spark's readers and writers refuse
+what cannot work, `table_functions` are for Spark's SQL. What source and sink stand on themselves is in `base`.
 
 The names here are for jobs that do by themselves what `spark_timely` does for others: they read splits on their own,
 write with a frontier on their own, or prepare a session that somebody else makes.

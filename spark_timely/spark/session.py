@@ -237,7 +237,7 @@ def register(spark: SparkSession, /) -> None:
     Where the package is installed beside Spark, Spark finds the format by itself at its first use, and then runs its
     tasks everywhere by the path of the driver's Python. Registering works in all cases, also where workers have another
     Python or get this library shipped. It looks whether Spark's Python can import this library, and makes what cannot
-    work fail at ``load()`` and ``start()`` (`spark_timely.spark.early`), not in the query.
+    work fail at ``load()`` and ``start()`` (`spark_timely.spark.patches`), not in the query.
 
     Parameters
     ----------
@@ -261,7 +261,7 @@ def register(spark: SparkSession, /) -> None:
         spark.read.format("timely").load("/data/orders")
     """
     from spark_timely.datasource.source import TimelyDataSource
-    from spark_timely.spark.early import teach
+    from spark_timely.spark.patches import teach
     from spark_timely.spark.table_functions import register_functions
 
     shipped = _shipped_files(spark)

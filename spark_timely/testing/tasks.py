@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_timely.spark.continual import ContinualTask
+    from spark_timely.spark.tasks.continual import ContinualTask
 
 __all__ = ["assert_same_together"]
 

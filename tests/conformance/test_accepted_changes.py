@@ -23,7 +23,7 @@ from spark_timely.errors import DataLossError, ForeignChangeError, InvalidUsageE
 from spark_timely.log import Log
 from spark_timely.log.cut import cut
 from spark_timely.log.log import open_log
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from tests.conformance.test_foreign_changes import HARMFUL, LOGS, cells, clean_up, contents, fill
 from tests.property.test_dataflow import runner
 from tests.unit.datasource.support import make_options

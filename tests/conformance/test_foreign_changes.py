@@ -25,7 +25,7 @@ from spark_timely.errors import ForeignChangeError, LogDamagedError, RolledBackE
 from spark_timely.log import Log
 from spark_timely.log.cut import cut
 from spark_timely.log.log import create_log, open_log
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from tests.property.test_dataflow import runner
 from tests.unit.datasource.support import make_options
 

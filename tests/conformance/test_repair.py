@@ -27,7 +27,7 @@ from spark_timely.log.store.delta import DeltaStore
 from spark_timely.log.store.entries import entry_path, parse_entry
 from spark_timely.log.store.repair import RepairReport, RepairStep, repair_log
 from spark_timely.log.store.storage import FileStorage
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import VALUES, filled
 from tests.property.test_dataflow import runner

@@ -20,8 +20,8 @@ from deltalake import DeltaTable
 import spark_timely
 from spark_timely import Log
 from spark_timely.errors import InvalidUsageError
-from spark_timely.spark.copy_to import copy_to
-from spark_timely.spark.mirror import mirror_to
+from spark_timely.spark.answers.copy_to import copy_to
+from spark_timely.spark.answers.mirror import mirror_to
 from spark_timely.time.antichain import Antichain
 from tests.faults.harness import Job, long_lane, seed_of_run, tell
 

@@ -29,9 +29,9 @@ from spark_timely.log.store import delta as delta_store
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import FileStorage
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark import copy_folder
-from spark_timely.spark.copy_folder import INCOMPLETE
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.answers import copy_folder
+from spark_timely.spark.answers.copy_folder import INCOMPLETE
+from spark_timely.spark.dataflows.tasks import catalog_of
 from tests.faults.power_cut import PowerCut, choices, lay_out
 from tests.property.test_dataflow import runner
 from tests.unit.sink.driver import BOUNDED, SinkDriver

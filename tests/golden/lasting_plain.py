@@ -29,7 +29,7 @@ from spark_timely.interop.importing import CaptureTypes, StreamImport
 from spark_timely.interop.writer import capture_bytes
 from spark_timely.log.log import Log, create_log, open_log
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from tests.golden.lasting import Facts, Thing, indexes_below, kept_facts, log_facts, logs_below, rows_hash
 from tests.property.test_dataflow import runner
 from tests.unit.compute.instances import handle

@@ -20,10 +20,10 @@ from pyspark.errors import StreamingQueryException
 import spark_timely
 from spark_timely import functions as tf
 from spark_timely.log.log import Log, create_log, open_log
+from spark_timely.spark.answers.mirror import mirror_to
 from spark_timely.spark.capture.foreach_batch import capture
-from spark_timely.spark.compute import ComputeInstance
-from spark_timely.spark.continual import ContinualTask
-from spark_timely.spark.mirror import mirror_to
+from spark_timely.spark.instance.instance import ComputeInstance
+from spark_timely.spark.tasks.continual import ContinualTask
 from tests.faults.harness import delete_last_commit
 from tests.golden.lasting import Facts, Thing, log_facts, logs_below, rows_hash
 from tests.golden.lasting_plain import (

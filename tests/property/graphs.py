@@ -30,8 +30,8 @@ from spark_timely.errors import InvalidUsageError, LogMissingError
 from spark_timely.log import MemoryLog
 from spark_timely.log.store.base import MemoryStore, MemoryTable
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark import dataflow_tasks
-from spark_timely.spark.dataflow_tasks import catalog_of, run_one
+from spark_timely.spark.dataflows import tasks as dataflow_tasks
+from spark_timely.spark.dataflows.tasks import catalog_of, run_one
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
 from tests.oracles.graph_model import (

@@ -38,7 +38,7 @@ from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope
 from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.testing import ManualClock
 from tests.faults.harness import long_lane
 from tests.property.test_dataflow import KilledError, killed_at, runner

@@ -39,7 +39,7 @@ from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.machine.state import StreamState
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark.dataflow_tasks import buckets_of, catalog_of, pieces_of, reader_of, run_one
+from spark_timely.spark.dataflows.tasks import buckets_of, catalog_of, pieces_of, reader_of, run_one
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeType

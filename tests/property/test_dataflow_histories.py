@@ -16,7 +16,7 @@ from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import DataLossError
 from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from tests.property.test_dataflow import runner
 from tests.support import examples
 

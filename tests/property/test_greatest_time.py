@@ -29,7 +29,7 @@ from spark_timely.dataflow.views import leaves_of
 from spark_timely.errors import OperatorError
 from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeType
 from tests.property.test_dataflow import runner

@@ -38,7 +38,7 @@ from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.errors import DataLossError, OperatorError, StorageError, TimelyError
 from spark_timely.log.log import Log, create_log, open_log
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark.dataflow_tasks import RoomError, catalog_of, reader_of
+from spark_timely.spark.dataflows.tasks import RoomError, catalog_of, reader_of
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
 from spark_timely.trace.folder import delete, write_spine

@@ -28,7 +28,7 @@ from spark_timely.errors import SinceViolationError
 from spark_timely.log import Log, MemoryLog
 from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.testing import ManualClock
 from tests.oracles.beginnings_model import MOVES, SAYS, Held, Input, Row, Spec, Updates, at, begun, below_of, held
 from tests.property.graphs import MemoryPlace, runner_here

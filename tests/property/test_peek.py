@@ -26,7 +26,7 @@ from spark_timely.dataflow.views import Replay
 from spark_timely.errors import TimelyError
 from spark_timely.log import Log, MemoryLog, create_log
 from spark_timely.log.files import parquet
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.time.antichain import Antichain
 from tests.oracles.peek_model import Update, counts, in_order, plain
 from tests.property.test_dataflow import runner

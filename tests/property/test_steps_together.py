@@ -29,7 +29,7 @@ from spark_timely.dataflow.stream import Scope
 from spark_timely.log.log import open_log
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.testing import ManualClock
 from tests.oracles.dataflow_model import Spec
 from tests.property.test_dataflow import Commit, KilledError, World, built, killed_at, runner, stories

@@ -35,7 +35,7 @@ from spark_timely.dataflow.stream import Scope
 from spark_timely.dataflow.views import Select
 from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.testing import rows_of, stream_of
 from tests.oracles.upsert import Row, Rules, Shown, applied, within
 from tests.property.test_dataflow import runner

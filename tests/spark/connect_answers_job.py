@@ -21,12 +21,12 @@ from spark_timely.answers import peek as peeks
 from spark_timely.answers.kept import KeptFiles
 from spark_timely.errors import InvalidUsageError
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.spark import copy_to as copies
-from spark_timely.spark.at_one_time import sql
+from spark_timely.spark.answers import copy_to as copies
+from spark_timely.spark.answers.copy_folder import begin
+from spark_timely.spark.answers.copy_to import copy_to
+from spark_timely.spark.answers.peek_job import peek_job
+from spark_timely.spark.answers.sql import sql
 from spark_timely.spark.base.tags import home_of, tagged
-from spark_timely.spark.copy_folder import begin
-from spark_timely.spark.copy_to import copy_to
-from spark_timely.spark.peek_job import peek_job
 from tests.faults.harness import wait_until
 from tests.spark.held import held_rows
 

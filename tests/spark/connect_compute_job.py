@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 import spark_timely
 from spark_timely.log.log import Log, open_log
-from spark_timely.spark import dataflow_tasks
-from spark_timely.spark.compute import ComputeInstance
+from spark_timely.spark.dataflows import tasks as dataflow_tasks
+from spark_timely.spark.instance.instance import ComputeInstance
 
 TOTALS = "SELECT k, count(*) AS n, sum(v) AS s FROM orders GROUP BY k"
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import spark_timely
 from spark_timely.errors import CanceledError
-from spark_timely.spark.compute import ComputeInstance
+from spark_timely.spark.instance.instance import ComputeInstance
 from tests.spark.connect_compute_job import SCHEMA, TOTALS, append, rows
 
 EXPECTED: dict[str, Any] = {

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import spark_timely
 from spark_timely.errors import TimelyError
 from spark_timely.spark import session_settings
-from spark_timely.spark.mirror import Mirror
+from spark_timely.spark.answers.mirror import Mirror
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 

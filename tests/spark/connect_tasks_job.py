@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from spark_timely.log.log import create_log, open_log
-from spark_timely.spark.compute import ComputeInstance
+from spark_timely.spark.instance.instance import ComputeInstance
 from tests.spark.connect_compute_job import SCHEMA, append, rows
 
 JOIN = "SELECT o.k, o.v * r.v AS v FROM orders o JOIN rates r USING (k)"

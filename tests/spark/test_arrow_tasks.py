@@ -21,9 +21,9 @@ from spark_timely import functions as tf
 from spark_timely.continual.plan import SourcePlan, StepPlan
 from spark_timely.errors import InvalidUsageError, StorageError
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.spark.arrow_bodies import ArrowBodies, ArrowBody
-from spark_timely.spark.continual import Difference
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
+from spark_timely.spark.tasks.arrow_bodies import ArrowBodies, ArrowBody
+from spark_timely.spark.tasks.continual import Difference
 from spark_timely.typing import DataflowQuery
 from tests.spark.connect_continual_job import KV, contents, kv_log, updates
 

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 
 from spark_timely.errors import CanceledError, InvalidUsageError
 from spark_timely.log.log import create_log
-from spark_timely.spark import compute
-from spark_timely.spark.compute import ComputeInstance
-from spark_timely.spark.dataflow_tasks import SparkTasks
+from spark_timely.spark.dataflows.tasks import SparkTasks
+from spark_timely.spark.instance import instance as compute
+from spark_timely.spark.instance.instance import ComputeInstance
 from tests.modules import ROOT
 from tests.spark.connect_compute_job import EXPECTED, SCHEMA, TOTALS, append, main
 
@@ -208,7 +208,7 @@ import spark_timely
 from pathlib import Path
 from spark_timely.errors import InvalidUsageError
 from spark_timely.log.log import create_log
-from spark_timely.spark.compute import ComputeInstance
+from spark_timely.spark.instance.instance import ComputeInstance
 from tests.spark.connect_compute_job import SCHEMA, TOTALS, append, rows
 
 def session():

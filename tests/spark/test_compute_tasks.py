@@ -14,8 +14,8 @@ from spark_timely.compute.command_log import CommandLog
 from spark_timely.errors import TimelyError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
-from spark_timely.spark.compute import ComputeInstance
-from spark_timely.spark.continual import ContinualTask, deletes, newest
+from spark_timely.spark.instance.instance import ComputeInstance
+from spark_timely.spark.tasks.continual import ContinualTask, deletes, newest
 from tests.faults.harness import wait_until
 from tests.spark.connect_compute_job import SCHEMA, append, rows
 from tests.spark.connect_tasks_job import EXPECTED, JOIN, main

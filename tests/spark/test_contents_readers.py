@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 import spark_timely
 from spark_timely import Log
 from spark_timely.answers.peek import peek
-from spark_timely.spark.at_one_time import sql
-from spark_timely.spark.copy_to import copy_to
-from spark_timely.spark.mirror import mirror_to
-from spark_timely.spark.peek_job import peek_job
+from spark_timely.spark.answers.copy_to import copy_to
+from spark_timely.spark.answers.mirror import mirror_to
+from spark_timely.spark.answers.peek_job import peek_job
+from spark_timely.spark.answers.sql import sql
 from tests.support import long_lane
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

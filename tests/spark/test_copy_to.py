@@ -35,11 +35,11 @@ from spark_timely.errors import (
 )
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import FileStorage
-from spark_timely.spark import copy_folder
-from spark_timely.spark import copy_to as module
+from spark_timely.spark.answers import copy_folder
+from spark_timely.spark.answers import copy_to as module
+from spark_timely.spark.answers.copy_folder import Attempt, Written
+from spark_timely.spark.answers.copy_to import copy_to
 from spark_timely.spark.base.tags import home_of, tagged
-from spark_timely.spark.copy_folder import Attempt, Written
-from spark_timely.spark.copy_to import copy_to
 from tests.faults.harness import wait_until
 from tests.spark.held import held_rows
 

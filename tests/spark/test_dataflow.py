@@ -29,7 +29,7 @@ from spark_timely.errors import (
     WaitTimeoutError,
 )
 from spark_timely.predicate import parse_predicate
-from spark_timely.spark.dataflow import JobCancelledError
+from spark_timely.spark.dataflows.dataflow import JobCancelledError
 from spark_timely.typing import DataflowQuery
 from tests.faults.harness import delete_last_commit, wait_until
 from tests.unit.test_predicate import TABLE, TYPES, condition

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 import spark_timely
 from spark_timely.errors import DataLossError, ForeignChangeError
-from spark_timely.spark.mirror import mirror_to
+from spark_timely.spark.answers.mirror import mirror_to
 from tests.faults.harness import long_lane
 
 if TYPE_CHECKING:

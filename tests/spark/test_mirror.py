@@ -28,8 +28,8 @@ from spark_timely.errors import (
     UpperMismatchError,
 )
 from spark_timely.log.cut import cut
-from spark_timely.spark import mirror as module
-from spark_timely.spark.mirror import Mirror, Position, mirror_to
+from spark_timely.spark.answers import mirror as module
+from spark_timely.spark.answers.mirror import Mirror, Position, mirror_to
 from spark_timely.time.antichain import Antichain
 from tests.faults.harness import long_lane
 

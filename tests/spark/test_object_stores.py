@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 import spark_timely
 from spark_timely.errors import InvalidOptionError
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.spark.scan import spark_root
+from spark_timely.spark.frames.scan import spark_root
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from spark_timely.answers import peek as peeks
 from spark_timely.answers.kept import KeptFiles
 from spark_timely.answers.peek import PeekExplanation, peek
 from spark_timely.errors import DataLossError, InvalidUsageError, NegativeMultiplicityError, ResultTooLargeError
-from spark_timely.spark.peek_job import peek_job
+from spark_timely.spark.answers.peek_job import peek_job
 from tests.faults.harness import long_lane
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

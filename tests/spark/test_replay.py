@@ -199,7 +199,7 @@ def test_damaged_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_old_micro_batches_are_dropped(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_timely.spark.replay._KEPT", 2)
+    monkeypatch.setattr("spark_timely.spark.replay.replay._KEPT", 2)
     log = make_log(tmp_path / "log", 15)
     job = spark_timely.replay(spark, log.path, max_times_per_trigger=1).foreachBatch(lambda rows, number: None)
     number = job.run(checkpoint=tmp_path / "c") - 1

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 import spark_timely as st
 from spark_timely.continual.engine import source_plan
 from spark_timely.continual.plan import SourcePlan, TaskSource
-from spark_timely.spark.dataflow_tasks import catalog_of
-from spark_timely.spark.seen import AT, FROM, TO, StepViews, at_frame, between_frame, frame_of
+from spark_timely.spark.dataflows.tasks import catalog_of
+from spark_timely.spark.frames.contents import AT, FROM, TO, StepViews, at_frame, between_frame, frame_of
 from tests.faults.harness import long_lane
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import spark_timely
 from spark_timely import Log
 from spark_timely.answers.timestamp import explain_timestamp
 from spark_timely.errors import InvalidUsageError, NotBeyondError, SinceViolationError
-from spark_timely.spark.at_one_time import sql
+from spark_timely.spark.answers.sql import sql
 from tests.faults.harness import long_lane
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

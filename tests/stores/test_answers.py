@@ -27,9 +27,9 @@ from spark_timely.errors import (
 )
 from spark_timely.log.store import cloud
 from spark_timely.log.store.cloud import CloudStorage, open_storage
-from spark_timely.spark import copy_to as copies
-from spark_timely.spark.copy_folder import Written, begin, finish
-from spark_timely.spark.copy_to import INCOMPLETE, copy_to
+from spark_timely.spark.answers import copy_to as copies
+from spark_timely.spark.answers.copy_folder import Written, begin, finish
+from spark_timely.spark.answers.copy_to import INCOMPLETE, copy_to
 from tests.faults.harness import Job, seed_of_run, tell
 from tests.stores.conftest import IGNORANT, Place
 from tests.stores.hadoop import environment, jars, s3a_settings

@@ -26,9 +26,9 @@ from spark_timely.dataflow.stream import Scope
 from spark_timely.log.files import parquet
 from spark_timely.log.log import Log, create_log, open_log
 from spark_timely.sink.writer import CaptureMessage
-from spark_timely.spark import arrow_bodies, bodies
 from spark_timely.spark.capture import foreach_batch
-from spark_timely.spark.dataflow_tasks import catalog_of, run_one
+from spark_timely.spark.dataflows.tasks import catalog_of, run_one
+from spark_timely.spark.tasks import arrow_bodies, bodies
 from spark_timely.trace.folder import newest_spine
 from tests.property.test_dataflow import runner
 from tests.unit.sink.driver import SCHEMA, SinkDriver, rows

@@ -562,8 +562,8 @@ def test_values_of_other_types_are_left_alone() -> None:
 
 
 def test_functions_for_spark_show_no_options() -> None:
-    from spark_timely.spark.dataflow import _Part
-    from spark_timely.spark.start import _Capture
+    from spark_timely.spark.capture.start import _Capture
+    from spark_timely.spark.dataflows.dataflow import _Part
 
     part = _Part("d", (), {"s3://b/x": {"account_key": SECRET}})
     assert "VALUE" not in f"{part}{_Capture('s3://b/x', '/c', {'storage.account_key': SECRET})}"

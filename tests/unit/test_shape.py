@@ -27,9 +27,9 @@ LARGE_FILES = {
     "spark_timely/log/store/cloud.py": 657,
     "spark_timely/log/store/delta.py": 883,
     "spark_timely/log/writer.py": 605,
-    "spark_timely/spark/arrow_bodies.py": 654,
-    "spark_timely/spark/bodies.py": 702,
-    "spark_timely/spark/continual.py": 617,
+    "spark_timely/spark/tasks/arrow_bodies.py": 654,
+    "spark_timely/spark/tasks/bodies.py": 702,
+    "spark_timely/spark/tasks/continual.py": 617,
 }
 
 

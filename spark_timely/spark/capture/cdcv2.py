@@ -54,8 +54,8 @@ from spark_timely.spark.capture.staging import (
     tidy,
     write_files,
 )
-from spark_timely.spark.collection import refuse_maps
-from spark_timely.spark.scan import scan
+from spark_timely.spark.frames.collection import refuse_maps
+from spark_timely.spark.frames.scan import scan
 from spark_timely.spark.session import changed_settings
 
 if TYPE_CHECKING:

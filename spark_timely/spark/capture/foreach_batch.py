@@ -57,7 +57,7 @@ from spark_timely.spark.capture.staging import (
     without_places,
     write_files,
 )
-from spark_timely.spark.scan import spark_root
+from spark_timely.spark.frames.scan import spark_root
 from spark_timely.spark.session import with_stored
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.plan import CapturePlan, Standing, find_log
 from spark_timely.spark.base.observed import observed
 from spark_timely.spark.capture.classify import RowClass, digest_in
-from spark_timely.spark.scan import spark_root
+from spark_timely.spark.frames.scan import spark_root
 from spark_timely.spark.session import changed_settings
 from spark_timely.threads import at_once, begun, pool
 from spark_timely.time.arrays import IntArray, beyond, consolidate_rows, is_sorted, joined_bounds, minimal

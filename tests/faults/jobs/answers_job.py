@@ -15,7 +15,7 @@ from typing import Any
 import spark_timely
 from spark_timely.log.log import Log
 from spark_timely.log.store.storage import FileStorage
-from spark_timely.spark import copy_to, mirror
+from spark_timely.spark.answers import copy_to, mirror
 
 
 def die() -> None:

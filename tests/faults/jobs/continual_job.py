@@ -20,7 +20,7 @@ from spark_timely.dataflow.stream import Scope
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.log import Log
 from spark_timely.log.log import open_log
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.time.text import parse_duration
 from tests.continual import PythonBodies
 from tests.faults.jobs.forgetting_job import Steps

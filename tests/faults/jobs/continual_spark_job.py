@@ -97,7 +97,7 @@ def run(spark: SparkSession, spec: dict[str, Any]) -> None:
 
 def _kill_in_task(marker: str) -> None:
     """Let a task of Spark's end the driver before it gives the second partition of rows to whoever writes them."""
-    from spark_timely.spark import bodies
+    from spark_timely.spark.tasks import bodies
 
     written, group = bodies._written, os.getpgid(0)
 

@@ -42,8 +42,8 @@ from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import TimelyError
 from spark_timely.spark.capture.foreach_batch import capture
-from spark_timely.spark.compute import ComputeInstance
-from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
+from spark_timely.spark.dataflows.tasks import SparkTasks, catalog_of
+from spark_timely.spark.instance.instance import ComputeInstance
 from tests.faults.harness import alive, descendants, wait_until
 
 N = 300_000

@@ -18,7 +18,7 @@ from pathlib import Path
 import spark_timely
 from spark_timely.errors import InvalidUsageError
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.spark.peek_job import peek_job
+from spark_timely.spark.answers.peek_job import peek_job
 
 
 def die_when_written(folder: str, more_s: float) -> None:

@@ -11,7 +11,7 @@ from spark_timely.dataflow.engine.arranged import Arrangements, Indexing, index_
 from spark_timely.dataflow.remembered import Look
 from spark_timely.dataflow.views import Replay
 from spark_timely.log import Log
-from spark_timely.spark.dataflow_tasks import catalog_of, run_one
+from spark_timely.spark.dataflows.tasks import catalog_of, run_one
 from spark_timely.time.antichain import Antichain
 
 SCHEMA = pa.schema([("k", pa.int64()), ("word", pa.string())])

@@ -37,7 +37,7 @@ def joins(seen: Mapping[str, Sequence[Row]], time: int, own: Sequence[Row]) -> l
 
 @dataclass
 class Stand:
-    """Makes tasks ready: what `spark_timely.spark.instance_tasks` is with Spark.
+    """Makes tasks ready: what `spark_timely.spark.instance.tasks` is with Spark.
 
     Attributes
     ----------

@@ -12,7 +12,7 @@ from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.runtime import Runtime
 from spark_timely.log import Log
 from spark_timely.log.log import create_log
-from spark_timely.spark.dataflow_tasks import catalog_of, run_one
+from spark_timely.spark.dataflows.tasks import catalog_of, run_one
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 TOTALS = "SELECT k, count(*) AS n, sum(v) AS s FROM orders GROUP BY k"

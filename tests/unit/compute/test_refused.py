@@ -35,7 +35,7 @@ from spark_timely.errors import (
     TimelyError,
 )
 from spark_timely.log.log import Log, create_log, open_log
-from spark_timely.spark.compute import ComputeInstance
+from spark_timely.spark.instance.instance import ComputeInstance
 from tests.unit.compute.bodies import COPIES, Stand
 from tests.unit.compute.instances import SCHEMA, TOTALS, handle, orders, rows, runtime
 from tests.unit.compute.test_drive_edges import wait_until

@@ -26,7 +26,8 @@ from spark_timely.continual.plan import SourcePlan, StepPlan, StepResult
 from spark_timely.errors import DataLossError, InvalidUsageError, OperatorError, SchemaMismatchError, StorageError
 from spark_timely.log.files.parquet import read_file
 from spark_timely.log.log import MemoryLog
-from spark_timely.spark.arrow_bodies import (
+from spark_timely.spark.dataflows.tasks import catalog_of
+from spark_timely.spark.tasks.arrow_bodies import (
     MAX_BYTES,
     ArrowBodies,
     ArrowBody,
@@ -36,8 +37,7 @@ from spark_timely.spark.arrow_bodies import (
     run_step,
     times_of_changes,
 )
-from spark_timely.spark.bodies import Changes
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.tasks.bodies import Changes
 from spark_timely.time.arrays import IntArray
 from spark_timely.trace.updates import Updates
 from tests.continual import PythonBodies, shown
@@ -318,7 +318,7 @@ def test_output_that_is_read_grows_with_the_times_of_a_step(seed: int) -> None:
 @pytest.mark.parametrize("kind", ["stream", "collection"])
 def test_body_may_give_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At some times there is nothing to insert, nor to delete; each time is written by itself here."""
-    monkeypatch.setattr("spark_timely.spark.arrow_bodies._MOST_BYTES", 1)
+    monkeypatch.setattr("spark_timely.spark.tasks.arrow_bodies._MOST_BYTES", 1)
     log = log_of([(time, ("a", time), 1) for time in range(1, 5)], kind="stream")
     own = source_of(log_of([], kind=kind), "output", "contents", None, 1)
 
@@ -341,7 +341,7 @@ def test_body_may_give_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_was_written_before_a_failure_comes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever gets the error takes the files away."""
-    monkeypatch.setattr("spark_timely.spark.arrow_bodies._MOST_BYTES", 1)
+    monkeypatch.setattr("spark_timely.spark.tasks.arrow_bodies._MOST_BYTES", 1)
     log = log_of([(time, ("a", time), 1) for time in range(1, 5)], kind="stream")
     plan = step_of([1, 2, 3, 4], source_of(log, "i", "inserts", 1, 5))
     body = body_of(lambda inputs, references, time: inputs["i"] if time < 3 else failing({}, {}, time), plan)
@@ -436,7 +436,7 @@ def test_what_is_kept_has_a_bound() -> None:
 
 def test_many_changes_of_contents_are_put_among_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Changes that are few beside the rows stay apart, and many do not: both give what is there."""
-    monkeypatch.setattr("spark_timely.spark.arrow_bodies._FEW_ROWS", 8)
+    monkeypatch.setattr("spark_timely.spark.tasks.arrow_bodies._FEW_ROWS", 8)
     rng = random.Random(5)
     held: Counter[Row] = Counter({(str(n), n): 1 for n in range(100)})
     log = log_of([(0, row, 1) for row in held])
@@ -451,7 +451,7 @@ def test_many_changes_of_contents_are_put_among_the_rows(monkeypatch: pytest.Mon
 
 
 def test_halves_of_a_hash_that_are_equal_are_told_apart() -> None:
-    from spark_timely.spark.arrow_bodies import _Sums
+    from spark_timely.spark.tasks.arrow_bodies import _Sums
 
     hashes = np.array([[1, 5], [1, 2], [1, 9], [4, 4]], np.int64)
     sums = _Sums.of(_Sums(hashes, Updates.contents(pa.table({"v": [15, 12, 19, 44]}), np.array([1, 2, 3, 4]))))
@@ -462,7 +462,7 @@ def test_halves_of_a_hash_that_are_equal_are_told_apart() -> None:
 
 @pytest.mark.parametrize("order", [(1, -1, 1), (1, 1, -1), (-1, 1, 1)])
 def test_contents_do_not_depend_on_what_was_read_first(order: tuple[int, ...]) -> None:
-    from spark_timely.spark.arrow_bodies import _Collection
+    from spark_timely.spark.tasks.arrow_bodies import _Collection
 
     held = _Collection.empty(pa.schema([("x", pa.float64())]))
     for number, sign in enumerate(order):
@@ -478,7 +478,7 @@ def test_contents_do_not_depend_on_what_was_read_first(order: tuple[int, ...]) -
 @pytest.mark.parametrize("seed", range(200 if long_lane() else 8))
 @pytest.mark.parametrize("shown_", ["inserts", "deletes"])
 def test_write_times_are_those_of_the_sums(seed: int, shown_: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_timely.spark.arrow_bodies._PIECE_ROWS", 3)
+    monkeypatch.setattr("spark_timely.spark.tasks.arrow_bodies._PIECE_ROWS", 3)
     rng = random.Random(seed)
     updates = [(rng.randrange(9), (rng.choice("ab"), rng.choice([None, 1])), rng.choice([-1, 1])) for _ in range(30)]
     log = log_of(updates[: rng.randrange(31)], cuts=[])
@@ -503,7 +503,7 @@ def log_rows(log: MemoryLog) -> int:
 
 
 def test_write_times_of_too_many_rows_are_found_time_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_timely.spark.arrow_bodies._PIECE_ROWS", 10)
+    monkeypatch.setattr("spark_timely.spark.tasks.arrow_bodies._PIECE_ROWS", 10)
     updates = [(time, ("x" * 100, n), diff) for time in range(20) for n in range(10) for diff in (1, -1)]
     log = log_of([*updates, (7, ("y", 0), 1)])
     source = source_of(log, "i", "inserts", 0, 20)

@@ -22,7 +22,7 @@ from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.dataflow.views import joined, leaves_of, packed, steps_of, unpacked
 from spark_timely.log import Log
 from spark_timely.log.log import open_log
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.testing import rows_of, stream_of
 from spark_timely.time.antichain import Antichain
 from tests.property.test_dataflow import runner

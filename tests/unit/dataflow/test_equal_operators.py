@@ -19,7 +19,7 @@ from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.errors import InvalidUsageError, TimelyInternalError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.testing import stream_of
 from tests.property.test_dataflow import runner
 

@@ -13,7 +13,7 @@ from spark_timely.dataflow.fingerprint import plans_of
 from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyError
 from spark_timely.log.log import create_log
-from spark_timely.spark.continual import ContinualTask
+from spark_timely.spark.tasks.continual import ContinualTask
 from spark_timely.testing import rows_of, stream_of
 
 ROWS = {

@@ -9,7 +9,7 @@ from pyspark.sql import types as spark
 
 from spark_timely import errors
 from spark_timely.log import Cut
-from spark_timely.spark.collection import consolidate, snapshot
+from spark_timely.spark.frames.collection import consolidate, snapshot
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 

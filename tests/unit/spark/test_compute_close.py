@@ -13,9 +13,10 @@ import pytest
 from spark_timely.errors import InvalidUsageError
 from spark_timely.log import Log
 from spark_timely.log.log import open_log
-from spark_timely.spark import compute, compute_jobs
-from spark_timely.spark.compute import ComputeInstance
-from spark_timely.spark.dataflow_tasks import SparkTasks, run_one
+from spark_timely.spark.dataflows.tasks import SparkTasks, run_one
+from spark_timely.spark.instance import instance as compute
+from spark_timely.spark.instance import jobs as compute_jobs
+from spark_timely.spark.instance.instance import ComputeInstance
 from tests.unit.compute.instances import TOTALS, append, orders, rows
 from tests.unit.spark.test_compute_jobs import WAIT_S, Session
 

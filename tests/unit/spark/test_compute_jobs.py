@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from spark_timely.errors import CanceledError, OperatorError
-from spark_timely.spark import compute_jobs
-from spark_timely.spark.compute_jobs import POOLS, Jobs, Pools, says_lost
+from spark_timely.spark.instance import jobs as compute_jobs
+from spark_timely.spark.instance.jobs import POOLS, Jobs, Pools, says_lost
 from spark_timely.testing import ManualClock
 
 WAIT_S = 30.0

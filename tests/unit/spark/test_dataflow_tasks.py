@@ -21,8 +21,8 @@ from spark_timely.errors import OperatorError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark import dataflow_tasks
-from spark_timely.spark.dataflow_tasks import Room, RoomError, SparkTasks, catalog_of
+from spark_timely.spark.dataflows import tasks as dataflow_tasks
+from spark_timely.spark.dataflows.tasks import Room, RoomError, SparkTasks, catalog_of
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
 from tests.property.test_dataflow import runner

@@ -20,10 +20,10 @@ from spark_timely.log import Log, MemoryLog
 from spark_timely.log.log import create_log
 from spark_timely.log.machine.state import CommitRequest
 from spark_timely.protocol.note import MicroBatch, Note
-from spark_timely.spark import idle as idle_module
 from spark_timely.spark.base.checkpoint import checkpoint_state, gate
-from spark_timely.spark.idle import IdleWatch, check_idle_options, greatest_seen
-from spark_timely.spark.start import CaptureQuery
+from spark_timely.spark.capture import idle as idle_module
+from spark_timely.spark.capture.idle import IdleWatch, check_idle_options, greatest_seen
+from spark_timely.spark.capture.start import CaptureQuery
 from tests.unit.sink.driver import SinkDriver, rows
 
 BOUNDED = {"timeColumn": "t", "frontier": "bounded", "lateness": "10", "lateData": "deadLetter"}

@@ -16,7 +16,7 @@ from spark_timely.log import Log
 from spark_timely.log.log import open_log
 from spark_timely.spark.base.checkpoint import LogCommit, LogEntry, read_entries, write_entry
 from spark_timely.spark.capture import foreach_batch
-from spark_timely.spark.idle import IdleWatch
+from spark_timely.spark.capture.idle import IdleWatch
 from tests.unit.sink.driver import SinkDriver, rows
 from tests.unit.spark.capture.test_foreach_batch import Frame, write_job
 from tests.unit.spark.test_idle import BOUNDED as IDLE_OPTIONS

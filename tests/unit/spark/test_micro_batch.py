@@ -14,8 +14,8 @@ from spark_timely.dataflow.stream import Scope
 from spark_timely.datasource.clock import Alarm
 from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark import dataflow
-from spark_timely.spark.dataflow import _bounds, _MicroBatch, _Part
+from spark_timely.spark.dataflows import dataflow
+from spark_timely.spark.dataflows.dataflow import _bounds, _MicroBatch, _Part
 from tests.property.test_dataflow import runner
 
 SCHEMA = pa.schema([("n", pa.int64())])

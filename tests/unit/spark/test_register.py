@@ -85,7 +85,7 @@ def python(folder: Path, *arguments: str) -> Path:
 
 def register(spark: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Register without changing Spark's own classes."""
-    monkeypatch.setattr("spark_timely.spark.early.teach", lambda *_: None)
+    monkeypatch.setattr("spark_timely.spark.patches.teach", lambda *_: None)
     session.register(spark)  # type: ignore[arg-type]
 
 

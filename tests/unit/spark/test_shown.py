@@ -13,8 +13,8 @@ import spark_timely as st
 from spark_timely import functions as tf
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
 from spark_timely.dataflow.logs import open_logs
-from spark_timely.spark.dataflow import DataflowQuery
-from spark_timely.spark.start import CaptureQuery
+from spark_timely.spark.capture.start import CaptureQuery
+from spark_timely.spark.dataflows.dataflow import DataflowQuery
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 NO_SPARK: Any = None

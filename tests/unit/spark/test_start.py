@@ -13,8 +13,8 @@ from pyspark.sql import types as spark
 from spark_timely import errors
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
 from spark_timely.log.log import create_log
+from spark_timely.spark.capture.start import CaptureQuery, start
 from spark_timely.spark.session import changed_settings
-from spark_timely.spark.start import CaptureQuery, start
 from tests.unit.sink.driver import SinkDriver, rows
 
 BOUNDED = {"timeColumn": "t", "frontier": "bounded", "lateness": "1"}

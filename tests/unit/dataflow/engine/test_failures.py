@@ -24,7 +24,7 @@ from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.note import OutputFailure
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark.dataflow_tasks import catalog_of, run_one
+from spark_timely.spark.dataflows.tasks import catalog_of, run_one
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeType

@@ -17,7 +17,7 @@ from spark_timely.log import Log
 from spark_timely.log.log import open_log
 from spark_timely.protocol.note import Fence
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from tests.property.test_dataflow import runner
 
 MATCH = r"found it written by start 2 \(me\) of instance 'one', this is start 1 \(me\) of"

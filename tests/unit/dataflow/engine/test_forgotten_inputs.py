@@ -19,7 +19,7 @@ from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.errors import SinceViolationError, StorageError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import parse_duration

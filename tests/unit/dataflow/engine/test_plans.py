@@ -23,7 +23,7 @@ from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.machine.state import StreamState
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.time.antichain import Antichain
 from tests.property.test_dataflow import runner
 

@@ -26,7 +26,7 @@ from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import OperatorError
 from spark_timely.log.log import create_log, open_log
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.testing import stream_of
 from spark_timely.time.antichain import Antichain
 from tests.property.test_dataflow import runner

@@ -19,7 +19,7 @@ from spark_timely.errors import SinceViolationError
 from spark_timely.log import Log
 from spark_timely.log.log import open_log
 from spark_timely.spark.base.beginnings import beginning, beginning_of_sources
-from spark_timely.spark.dataflow_tasks import catalog_of
+from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 from tests.property.test_dataflow import runner

@@ -47,14 +47,14 @@ from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import checked_options, normal_path
 from spark_timely.log.store.urls import identity
 from spark_timely.predicate import parse_predicate
-from spark_timely.spark.at_one_time import at_one_time, contents_frame
+from spark_timely.spark.answers.copy_folder import INCOMPLETE, Written, begin, check_empty, finish, tag_of
+from spark_timely.spark.answers.sql import at_one_time, contents_frame
 from spark_timely.spark.base.observed import observed
 from spark_timely.spark.base.schema import arrow_schema
 from spark_timely.spark.base.tags import end_tagged, home_of, tagged
-from spark_timely.spark.batch_frame import check_settings
-from spark_timely.spark.copy_folder import INCOMPLETE, Written, begin, check_empty, finish, tag_of
-from spark_timely.spark.scan import quoted, spark_root
-from spark_timely.spark.seen import StepViews
+from spark_timely.spark.frames.contents import StepViews
+from spark_timely.spark.frames.scan import quoted, spark_root
+from spark_timely.spark.replay.batch_frame import check_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,16 +16,16 @@ from spark_timely.continual.body import SqlBody
 from spark_timely.continual.plan import deletes, newest
 from spark_timely.errors import InvalidUsageError
 from spark_timely.spark.base.compat import is_remote
-from spark_timely.spark.bodies import SessionSettings, SparkBodies
-from spark_timely.spark.compute_jobs import says_lost
-from spark_timely.spark.continual import ContinualTask
+from spark_timely.spark.instance.jobs import says_lost
+from spark_timely.spark.tasks.bodies import SessionSettings, SparkBodies
+from spark_timely.spark.tasks.continual import ContinualTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_timely.continual.plan import SourcePlan, StepPlan, StepResult
-    from spark_timely.spark.compute_jobs import Jobs
-    from spark_timely.spark.dataflow import TaskPart
+    from spark_timely.spark.dataflows.dataflow import TaskPart
+    from spark_timely.spark.instance.jobs import Jobs
     from spark_timely.time.arrays import IntArray
 
 __all__ = ["InstanceTasks"]

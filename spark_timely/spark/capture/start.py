@@ -1,7 +1,7 @@
 """Start a query that captures into a log, close its stream when it has ended, advance it while it is idle.
 
 A sink alone sees neither the end of its query nor idleness. `start` sees both; for idleness see
-`spark_timely.spark.idle`. With ``on_finish="close"`` a query that used its input up declares its stream
+`spark_timely.spark.capture.idle`. With ``on_finish="close"`` a query that used its input up declares its stream
 complete, so that whoever replays the log learns that nothing more will come.
 
 Spark tells a query that ended by itself from one that was stopped in no field: both are not active, and
@@ -43,8 +43,8 @@ from spark_timely.spark.base.checkpoint import all_committed
 from spark_timely.spark.base.credentials import refuse_secrets
 from spark_timely.spark.base.failure import query_error
 from spark_timely.spark.base.trigger import Ending, Trigger, ending_of, parse_trigger
-from spark_timely.spark.early import check_query
-from spark_timely.spark.idle import IdleWatch, check_idle_options
+from spark_timely.spark.capture.idle import IdleWatch, check_idle_options
+from spark_timely.spark.patches import check_query
 from spark_timely.spark.session import changed_settings, given_to_spark, register, spare_progress, with_stored
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import parse_duration

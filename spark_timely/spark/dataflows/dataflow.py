@@ -39,14 +39,14 @@ from spark_timely.log.wait import Throttle, wait_until
 from spark_timely.notebook import page, shown_in_notebook
 from spark_timely.protocol.note import OutputFailure
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark.arrow_bodies import ArrowBodies, ArrowBody
 from spark_timely.spark.base.checkpoint import damaged_file
 from spark_timely.spark.base.credentials import OPTION, credentials_of, joined_options, named_here
 from spark_timely.spark.base.failure import query_error
 from spark_timely.spark.base.trigger import Trigger, ending_of, parse_trigger
-from spark_timely.spark.bodies import SessionSettings, SparkBodies
-from spark_timely.spark.dataflow_tasks import DRIVER_BYTES, SparkTasks, catalog_of
+from spark_timely.spark.dataflows.tasks import DRIVER_BYTES, SparkTasks, catalog_of
 from spark_timely.spark.session import given_to_spark, register, spare_progress, stored
+from spark_timely.spark.tasks.arrow_bodies import ArrowBodies, ArrowBody
+from spark_timely.spark.tasks.bodies import SessionSettings, SparkBodies
 from spark_timely.time.text import parse_duration
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from spark_timely.dataflow.views import Replay
     from spark_timely.datasource.catalog import FileView
     from spark_timely.log import Log
-    from spark_timely.spark.bodies import FunctionBody
+    from spark_timely.spark.tasks.bodies import FunctionBody
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.arrays import Time
     from spark_timely.time.domain import TimeLike

@@ -46,8 +46,8 @@ from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import FileStorage, normal_path, plain
 from spark_timely.spark.base.checkpoint import REPLAY_HEADER
 from spark_timely.spark.base.trigger import Ending, TriggerGiven, ending_of, parse_trigger
-from spark_timely.spark.batch_frame import check_settings, frame_of_splits
 from spark_timely.spark.capture.foreach_batch import Captured
+from spark_timely.spark.replay.batch_frame import check_settings, frame_of_splits
 from spark_timely.spark.session import with_stored
 
 if TYPE_CHECKING:

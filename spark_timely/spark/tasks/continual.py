@@ -66,20 +66,20 @@ from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import normal_path
 from spark_timely.log.store.urls import same_place
 from spark_timely.masking import masked_logger
-from spark_timely.spark.arrow_bodies import MAX_BYTES, ArrowBodies, ArrowBody
 from spark_timely.spark.base.compat import built_in_functions
-from spark_timely.spark.bodies import FunctionBody, SessionSettings, SparkBodies
-from spark_timely.spark.dataflow import Dataflow, TaskPart
-from spark_timely.spark.dataflow_tasks import catalog_of
-from spark_timely.spark.seen import StepViews
-from spark_timely.spark.upsert import upsert_task
+from spark_timely.spark.dataflows.dataflow import Dataflow, TaskPart
+from spark_timely.spark.dataflows.tasks import catalog_of
+from spark_timely.spark.frames.contents import StepViews
+from spark_timely.spark.tasks.arrow_bodies import MAX_BYTES, ArrowBodies, ArrowBody
+from spark_timely.spark.tasks.bodies import FunctionBody, SessionSettings, SparkBodies
+from spark_timely.spark.tasks.upsert import upsert_task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_timely.log.files.format import LogKind
-    from spark_timely.spark.bodies import Function
-    from spark_timely.spark.dataflow import DataflowQuery
+    from spark_timely.spark.dataflows.dataflow import DataflowQuery
+    from spark_timely.spark.tasks.bodies import Function
     from spark_timely.time.domain import TimeLike
 
 __all__ = ["ContinualTask", "Deletes", "Difference", "Newest", "deletes", "newest"]

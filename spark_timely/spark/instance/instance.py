@@ -24,12 +24,12 @@ from spark_timely.log.arguments import seconds_of
 from spark_timely.log.log import Log, open_log
 from spark_timely.log.store.storage import normal_path
 from spark_timely.masking import masked_logger
+from spark_timely.spark.answers.copy_to import copy_to
+from spark_timely.spark.answers.peek_job import peek_job
 from spark_timely.spark.base.shipping import for_task
-from spark_timely.spark.compute_jobs import Jobs, is_stopped
-from spark_timely.spark.copy_to import copy_to
-from spark_timely.spark.dataflow_tasks import SparkTasks, catalog_of
-from spark_timely.spark.instance_tasks import InstanceTasks
-from spark_timely.spark.peek_job import peek_job
+from spark_timely.spark.dataflows.tasks import SparkTasks, catalog_of
+from spark_timely.spark.instance.jobs import Jobs, is_stopped
+from spark_timely.spark.instance.tasks import InstanceTasks
 from spark_timely.threads import aside
 from spark_timely.time.text import parse_duration
 

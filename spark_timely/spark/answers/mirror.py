@@ -62,14 +62,14 @@ from spark_timely.log.store.storage import checked_options, has_table, normal_pa
 from spark_timely.log.store.urls import same_place
 from spark_timely.log.wait import wait_until
 from spark_timely.masking import masked_logger
-from spark_timely.spark.at_one_time import rows_between
+from spark_timely.spark.answers.sql import rows_between
 from spark_timely.spark.base.compat import is_remote
 from spark_timely.spark.base.failure import own_error
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.spark.base.tags import tagged
-from spark_timely.spark.collection import held_or_error, refuse_maps, refused_sql, sql_text
-from spark_timely.spark.scan import quoted, spark_root
-from spark_timely.spark.seen import DIFF, StepViews, listed
+from spark_timely.spark.frames.collection import held_or_error, refuse_maps, refused_sql, sql_text
+from spark_timely.spark.frames.contents import DIFF, StepViews, listed
+from spark_timely.spark.frames.scan import quoted, spark_root
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,7 @@ from spark_timely.dataflow.views import Replay
 from spark_timely.errors import InvalidUsageError
 from spark_timely.log import Log
 from spark_timely.log.store.storage import normal_path
-from spark_timely.spark.dataflow import Dataflow
+from spark_timely.spark.dataflows.dataflow import Dataflow
 
 __all__ = ["upsert_task"]
 

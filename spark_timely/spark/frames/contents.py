@@ -1,4 +1,4 @@
-"""What the body of a continual task sees of a log, as a DataFrame: at one time, or at many times together.
+"""The contents of a log as a DataFrame: at one time, or at many times together, as the body of a task sees them.
 
 At many times, rows of an input carry the time at which they came, or went. Rows of a reference carry the times between
 which they are there: a body that joins them to something that has a time compares, whatever the number of times.
@@ -20,8 +20,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from spark_timely.spark.base.schema import spark_schema
-from spark_timely.spark.collection import held_or_error, sum_of_halves, whole_of_halves
-from spark_timely.spark.scan import quoted, scan
+from spark_timely.spark.frames.collection import held_or_error, sum_of_halves, whole_of_halves
+from spark_timely.spark.frames.scan import quoted, scan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

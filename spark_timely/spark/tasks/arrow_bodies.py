@@ -49,8 +49,8 @@ from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.masking import masked_logger
 from spark_timely.spark.base.schema import spark_schema, spark_type
 from spark_timely.spark.base.shipping import for_task
-from spark_timely.spark.bodies import Changes, FunctionBody, fits
-from spark_timely.spark.dataflow_tasks import DRIVER_BYTES
+from spark_timely.spark.dataflows.tasks import DRIVER_BYTES
+from spark_timely.spark.tasks.bodies import Changes, FunctionBody, fits
 from spark_timely.time.arrays import is_sorted, lexsort, unique_times
 from spark_timely.trace.contents import check_contents, contents_of
 from spark_timely.trace.updates import DIFF, Updates, hash_lanes, one_zero, summed_by

@@ -35,10 +35,10 @@ from spark_timely.log.files.format import conform
 from spark_timely.log.store.storage import MemoryStorage
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.spark.base.shipping import for_task
-from spark_timely.spark.batch_frame import check_settings
-from spark_timely.spark.collection import consolidate, refuse_maps, refused_sql
-from spark_timely.spark.scan import beyond, literal, quoted, scan
-from spark_timely.spark.seen import listed
+from spark_timely.spark.frames.collection import consolidate, refuse_maps, refused_sql
+from spark_timely.spark.frames.contents import listed
+from spark_timely.spark.frames.scan import beyond, literal, quoted, scan
+from spark_timely.spark.replay.batch_frame import check_settings
 from spark_timely.trace.updates import DIFF
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import checked_options
 from spark_timely.protocol.replay import WHOLE
 from spark_timely.spark.base.schema import spark_schema
-from spark_timely.spark.collection import consolidate
-from spark_timely.spark.scan import beyond, literal, quoted, scan
+from spark_timely.spark.frames.collection import consolidate
+from spark_timely.spark.frames.scan import beyond, literal, quoted, scan
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -62,10 +62,10 @@ from spark_timely.scanner import scanned as scanned_text
 from spark_timely.spark.base.beginnings import beginning
 from spark_timely.spark.base.compat import built_in_functions, is_remote
 from spark_timely.spark.base.schema import spark_schema
-from spark_timely.spark.collection import consolidate, copies_of, held_or_error, refuse_maps
-from spark_timely.spark.dataflow_tasks import catalog_of
-from spark_timely.spark.scan import beyond, quoted, scan
-from spark_timely.spark.seen import DIFF, StepViews, frame_of, listed, time_sql
+from spark_timely.spark.dataflows.tasks import catalog_of
+from spark_timely.spark.frames.collection import consolidate, copies_of, held_or_error, refuse_maps
+from spark_timely.spark.frames.contents import DIFF, StepViews, frame_of, listed, time_sql
+from spark_timely.spark.frames.scan import beyond, quoted, scan
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:

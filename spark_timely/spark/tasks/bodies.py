@@ -61,9 +61,8 @@ from spark_timely.log.files.format import conform
 from spark_timely.log.files.parquet import letter_table, message_table, write_data_files
 from spark_timely.spark.base.schema import arrow_schema, spark_schema
 from spark_timely.spark.base.shipping import for_task
-from spark_timely.spark.collection import consolidate, copies_of, refuse_maps
-from spark_timely.spark.scan import quoted
-from spark_timely.spark.seen import (
+from spark_timely.spark.frames.collection import consolidate, copies_of, refuse_maps
+from spark_timely.spark.frames.contents import (
     AT,
     DIFF,
     FROM,
@@ -79,6 +78,7 @@ from spark_timely.spark.seen import (
     summed_sql,
     time_sql,
 )  # fmt: skip
+from spark_timely.spark.frames.scan import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -1,0 +1,7 @@
+"""The replay of a log without a streaming query of Spark: micro-batches that the driver plans.
+
+`replay` plans them, and keeps a checkpoint of its own kind. `batch_frame` makes a DataFrame of a micro-batch, also in
+`foreachBatch` of a streaming query.
+"""
+
+from __future__ import annotations
