@@ -127,7 +127,7 @@ Creation = Literal["made", "taken", "unclear"]
 
 # VACUUM without a number takes what nobody knows and is older than the retention of deleted files, also
 # what a micro-batch under way has written. Each removed file stays that long in the checkpoints;
-# ARCHITECTURE.md tells what that costs.
+# docs/internals/decisions/01-delta.md says what that costs.
 _KEPT_PROPERTY = "delta.deletedFileRetentionDuration"
 _CONFIGURATION = {
     "delta.checkpointInterval": "10",
