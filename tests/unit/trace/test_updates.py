@@ -114,7 +114,7 @@ def test_rows_that_numbers_tell_apart_stay_as_they_are() -> None:
     assert zeros.consolidated().as_table().to_pylist() == [{"x": 0.0, "_diff": 2}]
 
 
-def test_times_of_other_coordinates_and_parts_of_other_sizes_are_refused() -> None:
+def test_parts_that_do_not_fit_together_are_refused() -> None:
     updates = Updates(pa.table({"v": [1, 2]}), np.array([[1, 1], [2, 2]]), np.array([1, 1]))
     for wrong in (lambda: updates.at((1,)), lambda: updates.advanced((1, 2, 3))):
         with pytest.raises(TimelyInternalError):
