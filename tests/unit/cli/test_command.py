@@ -53,6 +53,7 @@ def test_version_loads_nothing_but_itself() -> None:
         "spark_timely",
         "spark_timely.cli",
         "spark_timely.cli.command",
+        "spark_timely.lazy",
     }
 
 
