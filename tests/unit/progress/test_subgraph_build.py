@@ -243,4 +243,4 @@ def test_rule_000_28_a_child_notified_of_nothing_is_warned_of(
     scope.add_child(source("without inputs"))
     with caplog.at_level(logging.WARNING):
         worker.add(scope)
-    assert [record.getMessage().split(" wants")[0] for record in caplog.records] == ["operator 'forgotten' [1]"]
+    assert [record.getMessage().split(" waits")[0] for record in caplog.records] == ["operator 'forgotten' [1]"]
