@@ -422,7 +422,7 @@ MUTANTS = [
     ),
     Mutant(
         "a cold judge begins where it opens",
-        "while at > begin:  # one turn per entry since the newest mark",
+        "while at > begin:  # back to the newest mark",
         "begin = version\n        while at > begin:",
         3,
     ),
@@ -484,7 +484,7 @@ LOOK_MUTANTS = [
         0,
     ),
     Mutant("what may be forgotten counts", "kept = since.beyond(times)\n", "kept = np.ones(len(times), np.bool_)\n", 6),
-    Mutant("statistics of rows that may be forgotten count", "told &= above | ~may_be_above", "above |= told", 3),
+    Mutant("statistics of rows that may be forgotten count", "counted &= above | ~may_be_above", "above |= counted", 3),
     Mutant("whoever commits vouches", "if version not in entry.unlooked:", "if True:", 16),
     Mutant("whoever was behind vouches too", "entry.judged != step.version - 1:", "entry.judged is None:", 16),
     Mutant("a mark names nothing", "frozenset() if mark is None else mark.unlooked", "set()", 231),
