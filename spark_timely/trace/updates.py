@@ -428,10 +428,10 @@ def places_of(wanted: npt.NDArray[np.uint64], hashes: npt.NDArray[np.uint64]) ->
 
 
 def hash_lanes(rows: pa.Table) -> IntArray:
-    """Return the canonical hashes of rows as numbers, shape (n, 2): equal exactly where rows are."""
+    """Return numbers of rows, shape (n, 2), that are equal exactly where rows are, in the order of canonical hashes."""
     if not rows.num_columns:
         return np.zeros((rows.num_rows, 0), np.int64)
-    return RowHasher(rows.schema).hash(rows).view(np.int64)
+    return (RowHasher(rows.schema).hash(rows) ^ np.uint64(1 << 63)).view(np.int64)
 
 
 def one_zero(rows: pa.Table) -> pa.Table:
