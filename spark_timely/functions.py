@@ -1,4 +1,4 @@
-"""Aggregates, times and changes, for what dataflows and continual tasks compute.
+"""Functions for users: aggregates, shifts of times, and the changes that the body of a task gives.
 
 Import them as a module, so that Python's own `min`, `max` and `sum` stay what they are::
 

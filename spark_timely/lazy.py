@@ -1,4 +1,4 @@
-"""Names of a package that are loaded when they are first asked for.
+"""Lazy names of a package, loaded when they are first used.
 
 Spark's planner and committer processes import the package over and over: what they do not use costs them nothing.
 """

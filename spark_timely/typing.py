@@ -1,4 +1,4 @@
-"""Classes that the library returns, to annotate with: nobody makes one of them by hand.
+"""Classes that the library returns, for annotations; users never make one themselves.
 
 ::
 

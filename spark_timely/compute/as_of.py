@@ -1,4 +1,4 @@
-"""From which time on a dataflow computes: its as_of, chosen from what it reads and what it has written.
+"""Selection of a dataflow's as_of: the time from which it computes, from its imports and what it has written.
 
 Rules
 -----
@@ -12,8 +12,8 @@ Rules
    Where no import bounds it, because all are complete, it is the earliest.
 4. *Kept.* After a restart the as_of is not before what the dataflow was allowed to compact to: an earlier one would be
    compared with that, and nothing be kept.
-5. *Retained.* Whoever starts the dataflow first retains each import at its since, and moves that to the as_of once it
-   is chosen: nothing is forgotten in between.
+5. *Retained.* The driver that starts the dataflow first retains each import at its since, and moves that to the as_of
+   once it is chosen: nothing is forgotten in between.
 
 Invariants
 ----------
@@ -47,7 +47,7 @@ __all__ = ["DataflowFacts", "ExportFacts", "ImportFacts", "choose_as_of", "stepp
 
 @dataclass(frozen=True)
 class ImportFacts:
-    """What an import can be read at.
+    """The times at which an import can be read.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class ImportFacts:
 
 @dataclass(frozen=True)
 class ExportFacts:
-    """How far an export was written.
+    """The progress of an export: how far it was written.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class ExportFacts:
 
 @dataclass(frozen=True)
 class DataflowFacts:
-    """What the choice of a dataflow's as_of depends on.
+    """The facts on which the choice of a dataflow's as_of depends.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Commands to a compute instance: what shall exist, and what may be forgotten.
+"""Commands to a compute instance: create, schedule, compact or drop dataflows, peek, configure.
 
 Overview
 --------
@@ -6,11 +6,9 @@ A client says what shall run as a sequence of commands. They describe a state to
 that gets the same commands again, after a restart or from another client, reaches the same state. Commands are plain
 values. Each has one text, canonical JSON, that stands in the command log.
 
-Transport
----------
-Commands of one session arrive in the order in which they were sent. A session can end at any command; whoever connects
-next begins another one with `CreateTimely` and a greater epoch. A command that is refused is answered by an error, and
-changes nothing.
+Transport --------- Commands of one session arrive in the order in which they were sent. A session can end at any
+command; the next client begins another one with `CreateTimely` and a greater epoch. A command that is refused is
+answered by an error, and changes nothing.
 
 Stages
 ------
@@ -138,7 +136,7 @@ class Export:
     id : str
     kind : "index", "log", "subscribe" or "copy-to"
     details : str
-        JSON for whoever maintains it, such as the path of a log. Kept as canonical text.
+        JSON for the driver that maintains it, such as the path of a log. Kept as canonical text.
 
     Examples
     --------
@@ -348,7 +346,7 @@ class UpdateConfiguration:
     ----------
     values : dict
         Plain JSON values by name. `spark_timely.compute.instance` says which names mean something here; all others
-        are for whoever drives it.
+        are for its driver.
     """
 
     values: Mapping[str, object]
@@ -402,7 +400,7 @@ class Schedule:
 class AllowCompaction:
     """Let a collection forget what tells times before a frontier apart. With the empty frontier: drop it.
 
-    The frontier may be ahead of how far the collection is: whoever drives the instance takes it no further than that
+    The frontier may be ahead of how far the collection is: the driver of the instance takes it no further than that
     (`spark_timely.compute.drive.retention.may_forget`). Of subscribes and copy-tos it forgets nothing.
     """
 
@@ -588,7 +586,7 @@ def _given(value: object, names: tuple[str, ...]) -> dict[str, object]:
 
 
 class _Facts:
-    """What an object of JSON says, each part of it taken once."""
+    """The parts of a JSON object, each taken once."""
 
     def __init__(self, value: object, what: str) -> None:
         if not isinstance(value, dict):

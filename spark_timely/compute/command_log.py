@@ -1,7 +1,7 @@
-"""The command log: the commands of a compute instance that last, as a collection of (number, command).
+"""The command log: the lasting commands of a compute instance, kept as a collection of (number, command).
 
-As a collection it can be reduced by one commit, of retractions and insertions: whoever reads it finds the history
-before, or the reduced one.
+As a collection it can be reduced by one commit, of retractions and insertions: a reader finds the history before, or
+the reduced one.
 
 Invariants
 ----------
@@ -58,7 +58,7 @@ _STORED_BETWEEN: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a start that takes a command log over makes of it.
+    """The verdict of a start on the command log that it takes over.
 
     Attributes
     ----------
@@ -87,8 +87,8 @@ class CommandLog:
 
     Notes
     -----
-    Cost: a commit for each change, of as many rows as differ. A look at a log in a store is a request, which whoever
-    looks often may do without for a while (`within_s`): what an older start writes is refused all the same.
+    Cost: a commit for each change, of as many rows as differ. A look at a log in a store is a request, which a
+    caller that looks often may do without for a while (`within_s`): what an older start writes is refused all the same.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The history of commands: what is said again after a restart, kept short.
+"""The history of commands, reduced to a short one that leads to the same state after a restart.
 
 Every command enters the history before it is handled. Most commands undo or repeat earlier ones, so a long history is
 replaced by a short one that says the same.
@@ -73,7 +73,7 @@ class History:
         self._reduced = 0
         # Exports of dataflows that do not last; that some are gone does no harm, and they go when it is reduced.
         self._passing: set[str] = set()
-        for command in self._commands:  # one turn per command
+        for command in self._commands:
             _note_passing(command, self._passing)
 
     def __len__(self) -> int:
@@ -107,7 +107,7 @@ class History:
         self._commands = list(reduced(self._commands))
         self._reduced = len(self._commands)
         self._passing = set()
-        for command in self._commands:  # one turn per command
+        for command in self._commands:
             _note_passing(command, self._passing)
 
     def lasting(self) -> tuple[Command, ...]:
@@ -117,7 +117,7 @@ class History:
         """
         passing: set[str] = set()
         found: list[Command] = []
-        for command in self._commands:  # one turn per command
+        for command in self._commands:
             _note_passing(command, passing)
             if _lasts(command, passing):
                 found.append(command)
@@ -176,7 +176,7 @@ def reduced(commands: Iterable[Command], /) -> tuple[Command, ...]:
     True
     """
     state = _Reduction()
-    for command in commands:  # one turn per command
+    for command in commands:
         state.add(command)
     return state.result()
 

@@ -1,4 +1,4 @@
-"""Which dataflows start when: suspension, the queue, and the limit of how much hydrates at once.
+"""The hydration queue: which dataflows start, and how many hydrate at once.
 
 A dataflow that is created starts suspended. It is queued when all its exports are scheduled, and leaves the queue,
 first in, first out, while fewer collections hydrate than the limit allows. A collection hydrates from its start until
@@ -132,7 +132,7 @@ class HydrationQueue:
             del self._hydrating[id_]
         started: list[int] = []
         working = sum(not waits(id_) for id_ in self._hydrating) if self._queue else 0
-        while self._queue and working < limit:  # one turn per dataflow
+        while self._queue and working < limit:
             number = next(iter(self._queue))
             del self._queue[number]
             exports = sorted(self._exports[number])

@@ -1,9 +1,9 @@
-"""The compute instance: what runs, how far it is, and what its clients get to know of it.
+"""The compute instance: a state machine that keeps dataflows, their frontiers, and the answers due to clients.
 
 Overview
 --------
 An instance is a state machine without surroundings. `Instance.handle` takes the commands of clients, `Instance.tell`
-the facts that whoever drives it observes: how far outputs and inputs are, answers, batches. `Instance.turn` gives the
+the facts that its driver observes: how far outputs and inputs are, answers, batches. `Instance.turn` gives the
 responses that are due. Views say what is to be run now, what waits for an answer, and how far everything may be
 compacted. Nothing here reads files, clocks or Spark; the same commands and facts in the same order give the same
 responses.
@@ -118,7 +118,7 @@ _LONGEST_LAG: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A dataflow, as whoever drives the instance has to know it.
+    """A dataflow, as the driver of the instance has to know it.
 
     Attributes
     ----------
@@ -221,7 +221,7 @@ class _Collection:
 
     @property
     def shown_frontier(self) -> Antichain:
-        """What is shown of its frontier: unreported, the minimum."""
+        """The frontier that is shown; of an unreported one the minimum."""
         return self.domain.minimum_frontier if self.reported is None else self.reported
 
     @property
@@ -302,7 +302,7 @@ class Instance:
     def check(self, command: Command, /) -> None:
         """Raise what `handle` would refuse a command with; change nothing.
 
-        Whoever keeps a command log calls it, writes the command, and then handles it.
+        A driver that keeps a command log calls it, writes the command, and then handles it.
 
         Raises
         ------
@@ -371,7 +371,7 @@ class Instance:
         self._incoming = None
         self._session = Session(History(commands))
         self._first = self._next
-        for command in commands:  # one turn per command
+        for command in commands:
             self._session.fold(command)
             self._apply(command, found)
         self._apply_peeks_of(incoming)
@@ -485,7 +485,7 @@ class Instance:
         self._shows.clear("frontiers", [id_])
         for relation in ("import_frontiers", "hydration", "errors", "lag"):
             self._shows.clear(relation, [id_])
-        for key in [key for key in self._latencies if key[0] == id_]:  # one turn per power of two
+        for key in [key for key in self._latencies if key[0] == id_]:
             del self._latencies[key]
             self._shows.clear("latency", [key])
         run.statuses = {key: done for key, done in run.statuses.items() if key[0] != id_}
@@ -718,8 +718,6 @@ class Instance:
             hint="ask for less, or raise max_result_bytes in the instance's configuration",
         )
 
-    # A turn --------------------------------------------------------------------------------------
-
     def turn(self) -> tuple[Response, ...]:
         """Return the responses that are due, and start what may start.
 
@@ -761,7 +759,7 @@ class Instance:
         return tuple(sorted(id_ for id_ in self._queue.hydrating if not self._waits(id_)))
 
     def _waits(self, id_: str) -> bool:
-        """Return whether a collection has an import that is not complete at its as_of, as far as was told."""
+        """Return whether a collection has an import that is not complete at its as_of, as far as was observed."""
         run = self._runs[self._collections[id_].run]
         return any(frontier.less_equal_frontier(run.dataflow.as_of) for frontier in run.imports.values())
 
@@ -858,7 +856,7 @@ class Instance:
 
     @property
     def introspection(self) -> Introspection:
-        """What the instance shows of itself."""
+        """The relations by which the instance shows its state."""
         return self._shows
 
     @property

@@ -1,7 +1,7 @@
-"""Introspection: what an instance shows of itself, as relations.
+"""Introspection: the state of an instance as relations that can be queried.
 
 Each relation is a collection: its current rows, and the changes that led to them. Some rows come of commands and of
-responses, others were observed by whoever drives the instance. Times are JSON texts, one row for each element of a
+responses, others were observed by the driver of the instance. Times are JSON texts, one row for each element of a
 frontier: a collection of which nothing was reported shows the minimum, one that is complete shows no row.
 
 Invariants
@@ -121,7 +121,7 @@ class Introspection:
             del there[key]
         if len(changes) > _FEW + 4 * len(there):
             counts: Counter[_Row] = Counter()
-            for row, diff in changes:  # one turn per change, seldom
+            for row, diff in changes:  # few
                 counts[row] += diff
             self._changes[relation] = [(row, diff) for row, diff in counts.items() if diff]
 

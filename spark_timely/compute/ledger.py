@@ -1,4 +1,4 @@
-"""The ledger of an instance: marks of the folders that are no live collection's, kept beside the commands.
+"""The ledger of an instance: marks of folders that belong to no live collection, kept beside the commands.
 
 Marks are rows of the command log as commands are, of numbers below 0, so that a command and the marks that go with it
 are one commit. Reducing the commands does not touch them.
@@ -109,7 +109,7 @@ class Ledger:
             If a row below 0 is no mark.
         """
         since, marks, numbers = None, {}, {}
-        for number, text in rows:  # one turn per row
+        for number, text in rows:
             if number >= 0:
                 continue
             facts = _facts(text)
@@ -127,7 +127,7 @@ class Ledger:
     def rows(self) -> list[Row]:
         """Return the rows of the command log that say it. A mark keeps its number while it is there."""
         found = [] if self.since is None else [(_SINCE, _text(since=self.since))]
-        for folder, mark in self.marks.items():  # one turn per mark
+        for folder, mark in self.marks.items():
             given = {} if mark.log_id is None else {"log_id": mark.log_id}
             found.append((self._numbers[folder], _text(folder=folder, state=mark.state, **given)))
         return found
@@ -135,7 +135,7 @@ class Ledger:
     def put(self, *marks: Mark) -> Ledger:
         """Return the ledger with marks, in place of those of the same folders."""
         found, numbers = dict(self.marks), dict(self._numbers)
-        for mark in marks:  # one turn per mark
+        for mark in marks:
             numbers.setdefault(mark.folder, min(numbers.values(), default=_SINCE) - 1)
             found[mark.folder] = mark
         return replace(self, marks=found, _numbers=numbers)

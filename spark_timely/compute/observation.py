@@ -1,4 +1,4 @@
-"""Observations: what whoever drives an instance saw, stated to it.
+"""Observations: facts such as uppers, batches and answers that the driver states to the instance.
 
 An observation is a fact, not a request: it may come late, twice or out of order. `run` is the number of the dataflow
 that it is about, as the instance gave it; a fact about another run than the one that is there is no longer of interest.

@@ -1,4 +1,4 @@
-"""What a dataflow computes, as a value: a tree of operators over imports, with one JSON text.
+"""The plan of a dataflow, as a value: a tree of operators over imports, with one JSON text.
 
 A plan says what is to be computed and nothing of where: imports are names, and the streams behind them are given where
 the plan is built. It can be kept in the log of commands, compared, and shown to people.
@@ -9,7 +9,7 @@ Invariants
    an object's keys, says nothing: values of an aggregate stand in the order of their names, columns of a selection in
    that of a list.
 2. A white list: a part that is not known is refused by its name, whether it would do harm or not.
-3. Depth and size are limited, so whoever walks a plan may recurse.
+3. Depth and size are limited, so a walk of a plan may recurse.
 4. A continual task is the whole plan, or no part of it: it is run by itself, and not as an operator.
 5. A function of Python is a name here. What it stands for is in the process that gave it, and in no text.
 """
@@ -92,7 +92,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class ImportNode(Node):
-    """What is read, by the name that the dataflow gives it.
+    """An import, by the name that the dataflow gives it.
 
     Attributes
     ----------
@@ -396,7 +396,7 @@ class DistinctNode(_Simple):
 
 @dataclass(frozen=True, slots=True)
 class NegateNode(_Simple):
-    """What its input adds taken away, and the reverse.
+    """The negation of its input: what that adds is taken away, and the reverse.
 
     Attributes
     ----------
@@ -450,7 +450,7 @@ class AsUpdatesNode(Node):
 
 @dataclass(frozen=True, slots=True)
 class FunctionNode(Node):
-    """What a function of Python makes of each row, as `Stream.map` has it.
+    """A function of Python that is called for each row, as in `Stream.map`.
 
     Attributes
     ----------
@@ -565,7 +565,7 @@ class TaskNode(Node):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a dataflow computes.
+    """The plan of a dataflow.
 
     Attributes
     ----------
@@ -672,7 +672,7 @@ def _with_functions(node: Node, names: Mapping[str, str]) -> Node:
 def _walked(root: Node) -> Iterator[tuple[str, int, Node]]:
     """Yield place, depth and node of all nodes of a tree."""
     waiting = [(_ROOT, 1, root)]
-    while waiting:  # one turn per node
+    while waiting:
         place, depth, node = waiting.pop()
         yield place, depth, node
         if isinstance(node, Node):

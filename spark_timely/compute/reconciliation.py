@@ -1,4 +1,4 @@
-"""Reconciliation: what of the dataflows that run is what a new session asks for, and is kept.
+"""Reconciliation: after a reconnect, which running dataflows are kept, dropped or created.
 
 A client that connects says everything again. Most of what it asks for runs already; to build that again would make
 everybody wait for nothing. So its commands are collected up to `InitializationComplete`, both histories are reduced,
@@ -31,7 +31,7 @@ Key = frozenset[str]
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """What becomes of old and new dataflows, by the ids of their exports.
+    """The fate of old and new dataflows, by the ids of their exports.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ def reconcile(old: Iterable[Command], new: Iterable[Command]) -> Reconciliation:
     allowed: dict[str, Antichain] = {}
     # What shows the instance is the same in both (invariant 4).
     shared: set[str] = set()
-    for command in old:  # one turn per command
+    for command in old:
         match command:
             case CreateDataflow(dataflow):
                 flows[frozenset(dataflow.export_ids)] = dataflow
@@ -92,7 +92,7 @@ def reconcile(old: Iterable[Command], new: Iterable[Command]) -> Reconciliation:
     kept: dict[Key, Dataflow] = {}
     created: dict[Key, Dataflow] = {}
     reasons: dict[Key, str] = {}
-    for command in new:  # one turn per command
+    for command in new:
         if not isinstance(command, CreateDataflow):
             continue
         dataflow = command.dataflow

@@ -1,4 +1,4 @@
-"""Responses of a compute instance: how far collections are, and answers.
+"""Responses of a compute instance to its clients: frontiers of collections, and answers.
 
 Overview
 --------
@@ -8,7 +8,7 @@ correctness: what a client was answered stays so.
 Transport
 ---------
 The responses of one turn come in an order: those about what was before an event come before those about what was after
-it. A turn hands each response out once. Whoever sends them ignores that a client has left: nothing is kept for it, and
+it. A turn hands each response out once. The sender ignores that a client has left: nothing is kept for it, and
 the next session is answered from the beginning.
 
 Stages

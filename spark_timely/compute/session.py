@@ -65,7 +65,7 @@ class Known:
 
 @dataclass
 class Session:
-    """What the commands of one session have said.
+    """The commands of one session so far.
 
     Examples
     --------

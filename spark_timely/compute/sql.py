@@ -1,4 +1,4 @@
-"""SQL as a plan: a query over imports, in Spark's words, as operators; or refused by the name of what has none.
+"""The translator from a SQL query over imports to a plan of operators; refuses by name what has no operator.
 
 A query says what a relation is. Its plan keeps that relation, time by time: what the operators have given up to a time
 is what Spark would answer over what the imports hold at that time. A collection stands for its contents, and a stream
@@ -185,7 +185,7 @@ class _Ranked:
 
 @dataclass(frozen=True, slots=True)
 class _Relation:
-    """What a part of a query is.
+    """A part of a query as a plan, with the names of its columns.
 
     Attributes
     ----------
@@ -312,7 +312,7 @@ class _Planner:
         self._check_args(around, {"expressions"}, "WITH")
         known = dict(withs)
         own: list[_Named] = []
-        for each in around.expressions:  # one turn per query; each may read those before it
+        for each in around.expressions:  # each may read those before it
             self._check_args(each, {"this", "alias"}, "a query of WITH")
             self._check_alias(each.args["alias"])
             name = each.alias
@@ -329,7 +329,7 @@ class _Planner:
 
         operands: list[exp.Expr] = []
         at = tree
-        while isinstance(at, exp.Union):  # one turn per UNION: they stand to the left of each other
+        while isinstance(at, exp.Union):  # they stand to the left of each other
             if at.args.get("distinct") or at.args.get("distinct") is None:
                 self._refuse("UNION without ALL", "use UNION ALL, and SELECT DISTINCT around it in brackets")
             if at.args.get("by_name"):
@@ -397,7 +397,7 @@ class _Planner:
         self._check_args(first, {"this"}, "FROM")
         relation = self._table(first.this, withs)
         sources = {column.source for column in relation.columns}
-        for join in tree.args.get("joins") or []:  # one turn per join
+        for join in tree.args.get("joins") or []:
             relation = self._settled(relation)
             other = self._settled(self._table(join.this, withs))
             found = {column.source for column in other.columns}
@@ -472,14 +472,14 @@ class _Planner:
         taken = [column.inner for column in left.columns]
         inner: dict[int, str] = {}  # what columns of the right side are called in the join
         keys: list[str] = []
-        for name in join.args["using"]:  # one turn per column
+        for name in join.args["using"]:
             one, other = self._using(name, left, said), self._using(name, right, said)
             keys.append(one.inner)
             inner[right.columns.index(other)] = one.inner
-        for i, column in enumerate(right.columns):  # one turn per column
+        for i, column in enumerate(right.columns):
             if i not in inner:
                 inner[i] = column.name
-                while any(inner[i].lower() == each.lower() for each in taken):  # one turn per name that is like it
+                while any(inner[i].lower() == each.lower() for each in taken):
                     inner[i] += "_"
                 taken.append(inner[i])
         renamed = tuple((inner[i], column.inner) for i, column in enumerate(right.columns))
@@ -488,7 +488,7 @@ class _Planner:
         first = [next(column for column in left.columns if column.inner == key) for key in dict.fromkeys(keys)]
         others = [column for column in left.columns if column not in first]
         pairs = []
-        for i, column in enumerate(right.columns):  # one turn per column
+        for i, column in enumerate(right.columns):
             is_key = inner[i] in keys
             pairs.append(replace(column, inner=inner[i], shadowed=is_key, gone=gone if is_key else column.gone))
         return _Relation(node, (*first, *others, *pairs), in_order=False)
@@ -541,7 +541,7 @@ class _Planner:
         if source and not any(column.source == source.lower() for column in relation.columns):
             self._missing(f"no table {source!r} for a star", "name a table of FROM by its alias")
         columns = [c for c in relation.columns if (c.source == source.lower() if source else not c.shadowed)]
-        for each in star.args.get("except_") or []:  # one turn per column
+        for each in star.args.get("except_") or []:
             name = each.this if isinstance(each, exp.Column) else each
             if not isinstance(name, exp.Identifier) or (isinstance(each, exp.Column) and each.table):
                 self._refuse(f"{each.sql(dialect='spark')} in EXCEPT", "name columns")
@@ -594,7 +594,7 @@ class _Planner:
 
             n, conditions = self._first(where.this, is_rank)
             relation = self._best(relation, n)
-        for condition in conditions:  # one turn per condition of its own
+        for condition in conditions:
             relation = replace(relation, node=FilterNode(relation.node, self._condition(condition, relation)))
         return relation
 
@@ -602,7 +602,7 @@ class _Planner:
         """Return the text of a condition over the node's columns."""
         from sqlglot import exp
 
-        for part in tree.walk():  # one turn per part
+        for part in tree.walk():
             if isinstance(part, exp.Query | exp.Exists):
                 self._refuse("a subquery in an expression", "join, or export what it gives from a dataflow of its own")
             if isinstance(part, exp.Window):
@@ -630,7 +630,7 @@ class _Planner:
         """Return what SELECT chooses row by row, the first rows of each key where QUALIFY says so."""
         items: list[tuple[str, _Column]] = []
         ranks: list[tuple[str, exp.Expr]] = []
-        for each in tree.expressions:  # one turn per item
+        for each in tree.expressions:
             star = self._star(each, relation)
             if star is not None:
                 items += [(column.name, column) for column in star]
@@ -707,7 +707,7 @@ class _Planner:
 
         self._check_args(order, {"expressions"}, "ORDER BY")
         found: dict[str, str] = {}
-        for each in order.expressions:  # one turn per column
+        for each in order.expressions:
             if not isinstance(each, exp.Ordered):
                 self._refuse(f"ORDER BY {each.sql(dialect='spark')}", "order by columns")
             self._check_args(each, {"this", "desc", "nulls_first"}, "ORDER BY")
@@ -726,7 +726,7 @@ class _Planner:
 
         parts: list[exp.Expr] = []
         waiting = [tree]
-        while waiting:  # one turn per part
+        while waiting:
             each = waiting.pop()
             while isinstance(each, exp.Paren):
                 each = each.this
@@ -736,7 +736,7 @@ class _Planner:
                 parts.append(each)
         bounds: list[int] = []
         others: list[exp.Expr] = []
-        for part in parts:  # one turn per part
+        for part in parts:
             if not any(is_rank(node) for node in part.walk()):
                 others.append(part)
                 continue
@@ -800,7 +800,7 @@ class _Planner:
         items: list[tuple[str, str, bool]] = []  # name, what it is called in the node, whether it is a float
         values: list[tuple[str, str, str | None]] = []
         taken = [key.lower() for key in keys]
-        for each in tree.expressions:  # one turn per item
+        for each in tree.expressions:
             if self._star(each, relation) is not None:
                 self._refuse("a star beside GROUP BY", "name the columns")
             value, name = self._item(each)
@@ -816,7 +816,7 @@ class _Planner:
             if name is None:
                 self._refuse(f"{value.sql(dialect='spark')} without a name", "name it with AS")
             inner = name
-            while inner.lower() in taken:  # one turn per name that is like it
+            while inner.lower() in taken:
                 inner += "_"
             taken.append(inner.lower())
             values.append((inner, kind, of))
@@ -843,7 +843,7 @@ class _Planner:
                 self._refuse(f"GROUP BY with {name.replace('_', ' ').upper()}", "name the columns to group by")
         self._check_args(group, {"expressions"}, "GROUP BY")
         found: dict[str, None] = {}
-        for each in group.expressions:  # one turn per column
+        for each in group.expressions:
             if self._whole_number(each) is not None:
                 self._refuse(f"GROUP BY {each.this}, a position", "group by the column's name")
             found[self._column(each, relation).inner] = None

@@ -1,4 +1,4 @@
-"""The SQL text of a continual task: what it reads, what it writes, and the query that runs at each time.
+"""The SQL text of a continual task: its inputs and outputs, and the query that runs at each time.
 
 A body is one or several statements in Spark's SQL, with ``;`` between them. ``SELECT …`` inserts its rows into the
 task's output, ``INSERT INTO output …`` says so in full, ``DELETE FROM output …`` takes rows away. Tables are the
@@ -115,7 +115,7 @@ _READ_HINT: Final = "write this part in another way, or give the body as a funct
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a query names a declared table.
+    """A place at which a query names a declared table.
 
     Attributes
     ----------
@@ -333,7 +333,7 @@ def check_columns(
     spark_timely.errors.SchemaMismatchError: ...found name 'sv', which is no column there, in statement 'SELECT sv ...
     """
     later = []
-    for each in statements:  # one turn per statement
+    for each in statements:
         if set(each.reads) <= set(columns):
             check_names(each.query, {alias: columns[alias] for alias in each.reads}, attempt=attempt, text=each.text)
         else:
@@ -455,7 +455,7 @@ def read_query(text: str, *, attempt: str, names: Sequence[str], naming: str = "
     if len(pieces) != 1:
         raise refused_sql(attempt, f"{len(pieces)} statements", text, "write one SELECT", "text")
     tables = {name.lower(): name for name in names}
-    for path in (each.name for each in pieces[0] if each.kind == "quoted" and "/" in each.name):  # one turn per name
+    for path in (each.name for each in pieces[0] if each.kind == "quoted" and "/" in each.name):
         if "`" in path:
             # To the parser, which reads the text too, it would be another one.
             hint = f"give the log a plain name, with {naming}"

@@ -1,4 +1,4 @@
-"""What a continual task does next, and the commits that it makes: everything about it but the evaluation of its body.
+"""The engine of a continual task: decides the next step and commits it; only the body is evaluated elsewhere.
 
 A task is a sink with a state (`spark_timely.continual.sink`). Its inputs say at which times it writes, its inputs and
 references how far these times are complete, and its output how far it has come. A step evaluates the body at one write
@@ -84,7 +84,7 @@ multiplied out over."""
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What a task is, for whoever runs it.
+    """The description of a task for the engine that runs it.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ def consumer_of(sink: Sink, log_id: str) -> str:
 
 @dataclass(frozen=True)
 class _Look:
-    """What was found of all logs at once: the output first, then what it is made from."""
+    """The states of all logs at one look: the output first, then its sources."""
 
     state: StreamState
     upper: Antichain
@@ -257,7 +257,7 @@ class TaskEngine:
 
     @property
     def failures(self) -> list[Exception]:
-        """Why the output stopped."""
+        """The failure that stopped the output."""
         return list(self._outputs.failures.values())
 
     @property
@@ -302,7 +302,7 @@ class TaskEngine:
 
     def end(self) -> None:
         """Renew nothing any more; what is retained expires unless the task is started again."""
-        for retained in self._retained.values():  # one turn per log
+        for retained in self._retained.values():
             retained.end()
 
     def step(self, run_tasks: RunTasks, /, *, most: int = 1) -> list[Appended] | None:
@@ -334,7 +334,7 @@ class TaskEngine:
         fresh = not self._pinned or not self._frontiers
         if fresh:
             paths = list(dict.fromkeys(source.path for source in self.plan.sources))
-            for path, error in refreshed(self._logs, paths).items():  # one turn at most
+            for path, error in refreshed(self._logs, paths).items():
                 self._failed(state, self._missing(path, error))
                 return None
             self._frontiers = {path: self._logs[path].frontier() for path in paths}
@@ -354,7 +354,7 @@ class TaskEngine:
 
     def _meet(self, sources: Iterable[TaskSource]) -> Antichain:
         found = Antichain.empty(1)
-        for source in sources:  # one turn per source
+        for source in sources:
             found = found.meet(self._frontiers[source.path])
         return found
 
@@ -403,7 +403,7 @@ class TaskEngine:
             return (first,)
         times = decided.ready(self._at_once)
         most = times.shape[0]
-        for source in self.plan.sources:  # one turn per source
+        for source in self.plan.sources:
             bounds, room = self._files[source.path]().bounds, self.most_bytes
             if source.is_input:
                 read = np.flatnonzero(~bounds.known | (bounds.maxima[:, 0] >= first))
@@ -426,7 +426,7 @@ class TaskEngine:
         state.output_progress = look.upper
         state.append_times_progress = inputs
         state.to_append_progress = inputs.meet(look.references)
-        for source in self.plan.inputs:  # one turn per input
+        for source in self.plan.inputs:
             state.add_times(self._write_times(source, look, inputs))
             if look.takes_snapshot and look.note is not None:
                 state.add_times(self._snapshot_time(source, look.note, inputs))
@@ -453,7 +453,7 @@ class TaskEngine:
 
     def _forgotten_by_stream(self) -> Iterator[tuple[str, int]]:
         """Give the stream logs whose contents are what is left of them, by alias, and from when on."""
-        for source in self.plan.sources:  # one turn per source
+        for source in self.plan.sources:
             since = self._readable_from(source.path)
             if self.plan.forgotten and since is not None and self._is_whole(source, snapshot=self.plan.snapshot):
                 yield source.alias, since
@@ -504,7 +504,7 @@ class TaskEngine:
         return max((int(each.maxima[each.known].max()) for each in bounds if each.known.any()), default=None)
 
     def _say_skipped(self, as_of: int) -> None:
-        for source in self.plan.inputs:  # one turn per input
+        for source in self.plan.inputs:
             bounds = self._files[source.path]().bounds
             if bounds.known.any() and int(bounds.minima[bounds.known].min()) <= as_of:
                 _log.warning(
@@ -592,7 +592,7 @@ class TaskEngine:
     def _write(self, look: _Look, times: tuple[int, ...], upper: Antichain) -> list[Appended] | None:
         assert look.note is not None
         state, log, job = look.state, self._logs[self._sink.path], new_job()
-        while True:  # one turn per halving
+        while True:  # half as many times after each failure
             error: Exception | None = None
             try:
                 result = self._bodies().run(self._step_plan(look, times, job))
@@ -620,7 +620,7 @@ class TaskEngine:
             numbers["newest"] = newest
         if result.unmet:
             numbers["unmet"] = dict(result.unmet)
-        for name, n in result.unmet.items():  # one turn per expectation
+        for name, n in result.unmet.items():
             _log.warning("task %r: %d rows up to %s do not meet %r", self.name, n, self._rendered(times[-1]), name)
         done = self._append(look, result.files, upper, look.note, numbers)
         if done and not done[0].won:
@@ -759,7 +759,7 @@ class TaskEngine:
         back = replace(look, upper=Antichain.of(first))
         found = [self._write_times(source, back, look.upper) for source in self.plan.inputs]
         times = np.unique(np.concatenate(found))[-most:].tolist()
-        return [self._step_plan(back, (int(time),), new_job()) for time in times]  # one turn per step
+        return [self._step_plan(back, (int(time),), new_job()) for time in times]
 
     # What is retained ----------------------------------------------------------------------------------
 
@@ -775,7 +775,7 @@ class TaskEngine:
         if self.plan.reads_output:
             sources.append(TaskSource("output", self._sink.path, "contents"))
         needed: dict[str, Antichain] = {}
-        for source in sources:  # one turn per source
+        for source in sources:
             log = self._logs[source.path]
             at_most = self._stop_of(source) - 1 if source.shown == "newest" else behind
             mine = Antichain.of(max(at_most, log.domain.minimum[0]))
@@ -789,7 +789,7 @@ class TaskEngine:
 
     def _hold(self, look: _Look) -> None:
         """Retain what the task needs, and refuse what a log has forgotten of it (invariant 5)."""
-        for path, needed in self._needed(look).items():  # one turn per log
+        for path, needed in self._needed(look).items():
             log = self._logs[path]
             if not may_read(log.since(), needed):
                 raise self._forgotten(path, needed)
@@ -940,7 +940,7 @@ def check_roles(plan: TaskPlan, sink: Sink, logs: Mapping[str, Log]) -> None:
     snapshot = plan.snapshot
     if state is not None and note is not None:
         snapshot = note.as_of is not None and takes_snapshot(note.snapshot, note.as_of, state.frontier)
-    for source in plan.sources:  # one turn per source
+    for source in plan.sources:
         log = logs[source.path]
         if log.log_id == own:
             msg = f"{attempt}: found its output {sink.path!r} as {source.alias!r}"

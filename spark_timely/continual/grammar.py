@@ -1,4 +1,4 @@
-"""The part of Spark's SQL that is known well enough to be extended, and what its queries consist of.
+"""The subset of Spark's SQL that a task's body may use when it runs at many times in one query.
 
 Invariants
 ----------
@@ -64,7 +64,7 @@ _ENDS: Final = words_of("""
     pivot preceding qualify range recursive right rollup rows select semi sets sort table tablesample union unpivot
     using values view where window with within
     """)
-# These join or close parts of an expression, and have no meaning for whoever looks for tables and functions.
+# These join or close parts of an expression, and have no meaning for a search for tables and functions.
 _INSIDE: Final = words_of("""
     and asc between both case desc div else end escape false for ilike in interval is leading like not null nulls or
     regexp rlike then trailing true when
@@ -94,7 +94,7 @@ _SETS: Final = words_of("except intersect minus union")
 
 
 class NotBatchedError(Exception):
-    """A part of a body that is not extended; ends the reading, and is never seen by whoever asked for it."""
+    """A part of a body that is not extended; ends the reading, and never reaches the caller."""
 
 
 def not_batched(what: str) -> NoReturn:

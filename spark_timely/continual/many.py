@@ -1,4 +1,4 @@
-"""The SQL of a continual task's body, extended to give its results at many times in one query.
+"""Rewriting of a body's SQL so that one query gives its results at many times.
 
 A body is written for one time: its inputs show the rows that came at that time, its references their contents as of
 it. Here its text gets further columns and conditions, so that one query over views of many times gives each time's
@@ -7,8 +7,8 @@ rows, with the time as their last column. A task that is far behind runs one job
 A table of the body is shown in one of three ways. *at*: each row has the time at which the query sees it, as an
 input's rows have. *between*: each row has the times from and to between which it holds, the second exclusive and
 null for ever, as a reference's rows have; the query compares them with a time that it has from another table.
-*spread*: as *at*, for a reference where no other table has a time: whoever makes the view repeats each row at all
-times of the batch at which it holds.
+*spread*: as *at*, for a reference where no other table has a time: its view repeats each row at all times of the
+batch at which it holds.
 
 Invariants
 ----------
@@ -55,7 +55,7 @@ _Shown: TypeAlias = Literal["at", "between", "spread"]
 
 @dataclass(frozen=True, slots=True)
 class ManyPlace:
-    """Where a query over many times names a table, and what its view has to show.
+    """A place at which a query over many times names a table, and what its view has to show.
 
     Attributes
     ----------
@@ -187,7 +187,7 @@ def many_times(body: SqlBody, *, inputs: Collection[str]) -> ManyBody | str:
 
     Notes
     -----
-    Whoever runs the result must let Spark analyse it first, and compare names and types of its columns with the plain
+    The caller must let Spark analyse the result first, and compare names and types of its columns with the plain
     query's: what Spark refuses, or names otherwise, runs one time per query. That is so for some subqueries, which now
     depend on the time of the query around them.
 
@@ -258,7 +258,7 @@ _Text: TypeAlias = tuple[str | _Column, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Relation:
-    """What a table or a query has of times.
+    """The time columns of a table or a query.
 
     Attributes
     ----------
@@ -288,7 +288,7 @@ class _Relation:
 
 @dataclass(slots=True)
 class _From:
-    """What is known of FROM while its items are folded.
+    """The state of FROM while its items are folded.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The names of a query, looked up among the columns of its tables.
+"""Name resolution: the names of a query, looked up among the columns of its tables.
 
 Spark takes a name that is no column for a variable of the session, or for a function that is called without brackets
 (``user``, ``current_date``). What such a query gives depends on the session, so it is refused here.
@@ -100,7 +100,7 @@ def check_names(query: str, columns: Mapping[str, Collection[str]], *, attempt: 
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What names may stand for at a place.
+    """The names that are known at a place of a query.
 
     Attributes
     ----------
@@ -457,7 +457,7 @@ class _Names:
         from sqlglot import exp
 
         if isinstance(node, list):
-            for each in node:  # one turn per value
+            for each in node:
                 self._value(each, scope, withs)
         elif isinstance(node, exp.Column):
             self._column(node, scope)
@@ -474,7 +474,7 @@ class _Names:
         elif isinstance(node, exp.Identifier):
             self._identifier(node, scope)
         elif isinstance(node, exp.Expr) and not isinstance(node, exp.DataType):
-            for each in node.iter_expressions():  # one turn per part
+            for each in node.iter_expressions():
                 self._value(each, scope, withs)
 
     def _column(self, node: exp.Column, scope: _Scope) -> None:

@@ -1,4 +1,4 @@
-"""What one step of a continual task reads and writes: plain values that travel to whoever evaluates the body.
+"""The plan of one step of a continual task: plain values that travel to the process that evaluates the body.
 
 Invariants
 ----------
@@ -250,7 +250,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What became of a step.
+    """The result of a step.
 
     Attributes
     ----------

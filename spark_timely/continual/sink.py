@@ -1,4 +1,4 @@
-"""The sink of a continual task as a state machine: at which time to write next, and how far to move the upper.
+"""The state machine of a continual task's sink: chooses the next write time, and how far the upper moves.
 
 It knows times and frontiers. What moves them, and what becomes of a write, is the caller's: put what was learned into
 the state, ask `SinkState.process`, append, put the upper that was found into `output_progress`, ask again, until there
@@ -40,7 +40,7 @@ GREATEST: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What to append next.
+    """The next append.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class _TimeSet:
 
     def add(self, times: npt.NDArray[np.int64]) -> None:
         new = np.unique(times)
-        while self._runs and self._runs[-1].shape[0] <= 2 * new.shape[0]:  # one turn per run, of which log n exist
+        while self._runs and self._runs[-1].shape[0] <= 2 * new.shape[0]:  # there are log n runs
             new = np.union1d(self._runs.pop(), new)
         if new.shape[0]:
             self._runs.append(new)
@@ -88,7 +88,7 @@ class _TimeSet:
 
 
 class SinkState:
-    """What a replica of a continual task knows, and what it writes next.
+    """The state of a replica of a continual task, which decides what it writes next.
 
     The result of a write time is computed after the decision; `to_append_progress` says up to where inputs and
     references are complete.

@@ -1,4 +1,4 @@
-"""The skeleton of a query: which parts it has, as this project's reader finds them, and as sqlglot does.
+"""The skeleton of a query: its parts, found by this project's parser and by sqlglot apart, and compared.
 
 Invariants
 ----------

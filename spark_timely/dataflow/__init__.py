@@ -1,4 +1,4 @@
-"""Dataflows over capture logs: views of their streams, and sinks that own logs.
+"""Dataflows over capture logs: streams of operators that read logs, and outputs that each write a log.
 
 A user writes a dataflow down as streams (`stream`): each operator makes a view of views (`row_views`, `time_views`,
 with `delays` and `aggregates` as their parameters). Outputs and logs are in `logs`; `fingerprint` says what an output

@@ -1,4 +1,4 @@
-"""Aggregates: what is computed of the rows of a group, functions of the multiset of values alone.
+"""Aggregates: count, sum, average, least and greatest value of a group's rows, independent of their order.
 
 Invariants
 ----------
@@ -252,7 +252,7 @@ def aggregate_rows(
     work = {f"k{i}": table.column(key) for i, key in enumerate(keys)}
     wanted: list[tuple[str | list[str], str]] = []
     finished = []
-    for place, (name, aggregation) in enumerate(aggregations.items()):  # one turn per value
+    for place, (name, aggregation) in enumerate(aggregations.items()):
         part = _Part(f"v{place}", aggregation, schema.field(name).type)
         part.prepare(table, work, wanted)
         finished.append(part)
@@ -427,7 +427,7 @@ def part_of_rows(table: pa.Table, keys: Sequence[str], aggregations: Mapping[str
     work = {f"k{i}": table.column(key) for i, key in enumerate(keys)}
     wanted: list[tuple[str | list[str], str]] = []
     floats: dict[str, int] = {}
-    for i, aggregation in enumerate(aggregations.values()):  # one turn per value
+    for i, aggregation in enumerate(aggregations.values()):
         label = f"v{i}"
         if aggregation.column is None:
             _count_rows(wanted)
@@ -524,7 +524,7 @@ def merge_parts(
         wanted.append(([], "count_all"))
     groups = group_rows(table, [f"k{i}" for i in range(len(keys))], wanted)
     columns = [groups.column(f"k{i}") for i in range(len(keys))]
-    for i, aggregation in enumerate(aggregations.values()):  # one turn per value
+    for i, aggregation in enumerate(aggregations.values()):
         label = f"v{i}"
         if f"{label}_{kinds[label]}" in groups.schema.names:
             columns.append(groups.column(f"{label}_{kinds[label]}"))

@@ -1,4 +1,4 @@
-"""The body of a continual task as a view: what it is made from and what it gives, for the log that it is captured into.
+"""The view that stands for the body of a continual task: its inputs, and the schema of what it gives.
 
 A body is no operator of a dataflow. It is evaluated whole, at one time, by `spark_timely.continual`, which takes from
 its inputs the inserts at that time and from its references the contents.
@@ -22,7 +22,7 @@ __all__ = ["Body"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Body(View):
-    """What the body of a continual task gives. Its inputs are the logs that the task reads, references among them.
+    """The body of a continual task, as a view. Its inputs are the logs that the task reads, references among them.
 
     Attributes
     ----------

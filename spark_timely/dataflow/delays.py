@@ -1,4 +1,4 @@
-"""Delays: monotone functions of times, and what is known of them backwards.
+"""Delays: monotone functions that move times forward, and the inverse that frontiers need.
 
 Invariants
 ----------

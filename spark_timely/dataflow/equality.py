@@ -1,4 +1,4 @@
-"""When two operators are the same one: kind, parameters, functions and inputs are equal; names do not count.
+"""Equality of operators: two are one if kind, parameters, functions and inputs are equal; names do not count.
 
 Equal operators of a dataflow are one node of its graph. So what they compute is computed once, and what they remember
 is kept once. Expressions are compared by all that they say, functions as objects: two functions with one name may do

@@ -1,4 +1,4 @@
-"""Sums of floats that do not depend on order: the exact sum of each group, rounded once.
+"""Exact sums of floats: the sum of each group is rounded once, so the order of rows changes nothing.
 
 A double is a whole number of at most 53 bits times a power of two. Cut into digits of some bits each, such numbers are
 summed digit by digit in 64-bit integers, which is exact; the digits of the sum are then carried and rounded to the
@@ -93,7 +93,7 @@ def digits_of(values: Floats, bits: int | None = None) -> tuple[list[Ints], int]
         block = slice(first, first + _BLOCK)
         rest = values[block]
         at = 0
-        while rest.any():  # at most 67 turns: a double's last bit counts 2**-1074
+        while rest.any():  # at most 67 times: a double's last bit counts 2**-1074
             if at == len(digits):
                 digits.append(np.zeros(values.shape[0], dtype=np.int64))
             exponent = unit - width * at
@@ -153,7 +153,7 @@ def _at_places(sums: Sequence[Ints], unit: int, bits: int) -> tuple[list[Ints], 
     last = exponents[-1] // BITS
     first = exponents[0] // BITS + 1
     found = [np.zeros_like(sums[0]) for _ in range(first - last + 1)]
-    for digit, exponent in zip(sums, exponents, strict=True):  # one turn per digit
+    for digit, exponent in zip(sums, exponents, strict=True):
         place, shift = divmod(exponent, BITS)
         low = (digit & _MASK) << shift
         found[first - place] += low & _MASK
@@ -199,7 +199,7 @@ def carried(sums: Sequence[Ints]) -> Ints:
     """
     digits = np.empty((sums[0].shape[0], len(sums) + 1), dtype=np.int64)
     carry = np.zeros(sums[0].shape[0], dtype=np.int64)
-    for i in range(len(sums) - 1, -1, -1):  # one turn per digit
+    for i in range(len(sums) - 1, -1, -1):
         total = sums[i] + carry
         digits[:, i + 1] = total & _MASK
         carry = total >> BITS

@@ -1,4 +1,4 @@
-"""Fingerprints of plans: what an output is made by, so that no other plan continues it unnoticed.
+"""Fingerprints of plans: a hash of the operators that make an output, so that no other plan continues it unnoticed.
 
 A fingerprint is the number of its scheme and a hash. Scheme 1 hashes each operator with the hashes of its inputs:
 
@@ -77,7 +77,7 @@ _MOST_OF_ONE: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an output is made by.
+    """The plan of an output, as its fingerprint has it.
 
     Attributes
     ----------
@@ -111,8 +111,8 @@ def plans_of(sinks: Sequence[Sink], ids: Mapping[str, str], known: dict[View, st
         writers.setdefault(sink.path, []).append(sink)
     known = {} if known is None else known
     found: dict[Sink, Plan] = {}
-    for sink in _spools_first(sinks, writers):  # one turn per output
-        for view in ordered(sink.view):  # one turn per operator
+    for sink in _spools_first(sinks, writers):
+        for view in ordered(sink.view):
             if view in known or not all(source in known for source in view.inputs):
                 continue
             below = [known[source] for source in view.inputs]
@@ -143,7 +143,7 @@ def _spools_first(sinks: Sequence[Sink], writers: Mapping[str, Sequence[Sink]]) 
     """Return outputs, each after those that it is made from."""
     found: dict[Sink, None] = {}
     waiting = [(sink, False) for sink in sinks]
-    while waiting:  # two turns per output and use
+    while waiting:  # at most twice per output and use
         sink, ready = waiting.pop()
         if sink in found:
             continue
@@ -240,7 +240,7 @@ def expression_text(expression: pc.Expression) -> list[object]:
 def _outline(view: View, ids: Mapping[str, str], writers: Mapping[str, object]) -> str:
     lines: list[str] = []
     left = _MOST_CHARACTERS
-    for each in ordered(view):  # one turn per operator
+    for each in ordered(view):
         if isinstance(each, Inspected):
             continue
         if isinstance(each, Replay):

@@ -1,4 +1,4 @@
-"""The logs that a dataflow keeps for itself: what an operator remembers, or looks into, where nobody captures it.
+"""Logs that a dataflow keeps for itself: state of operators, and streams that are looked into but not captured.
 
 Each has a folder inside of the log of an output that is made from it. The folder is named by a fingerprint of what the
 log is made by, so that another plan begins with nothing. A fingerprint knows no code of functions, and neither names
@@ -93,7 +93,7 @@ class KeptLogs:
         """Return what is kept of all that a view is made from, each after what it is made from."""
         found: set[View] = set()
         waiting = [view]
-        while waiting:  # one turn per log
+        while waiting:
             for leaf in leaves_of(waiting.pop()):
                 source = self._sources.get(leaf)
                 if source is not None and source not in found:
@@ -119,7 +119,7 @@ class KeptLogs:
             If an output is made from two operators that would keep in one folder.
         """
         users: dict[View, list[Sink]] = {}
-        for sink in captures:  # one turn per output and log that is kept for it
+        for sink in captures:
             if sink not in self._below:
                 self._below[sink] = self.sources_below(sink.view)
             for source in self._below[sink]:
@@ -140,7 +140,7 @@ class KeptLogs:
         """Return all logs that are kept, with those that were not before."""
         kept: dict[View, _Kept] = {}
         known: dict[View, str] = {}
-        for source in order:  # one turn per log
+        for source in order:
             before = self._kept.get(source)
             if before is None:
                 # What is captured by then is read there, and not kept once more.
@@ -163,7 +163,7 @@ class KeptLogs:
         for source in order:
             groups.setdefault((kept[source].home.path, kept[source].fingerprint), []).append(source)
         found: dict[View, str] = {}
-        for (home, fingerprint), group in groups.items():  # one turn per home and fingerprint
+        for (home, fingerprint), group in groups.items():
             self._check_named(group, users)
             folder = f"{home.rstrip('/')}/{KEPT}/{fingerprint.partition(':')[2]}"
             named = {x: f"{folder}-{self._names[x]}" if x in self._names else folder for x in group}

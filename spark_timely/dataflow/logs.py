@@ -1,4 +1,4 @@
-"""The outputs of a dataflow and all logs that it reads and writes: opened, or created, each under one path.
+"""The logs of a dataflow, read and written: opened or created, each under one path.
 
 Everything in a dataflow is kept by the path of a log. One log under two paths would be written twice by two halves of
 a dataflow that know nothing of each other, or would wait for itself.
@@ -140,7 +140,7 @@ def open_logs(
     logs = existing_logs(sinks, storage) if found is None else dict(found)
     written = {sink.path: sink for sink in sinks}
     there = [sink for sink in sinks if sink.path in logs]
-    for sink in there:  # one turn per output; what is refused here leaves nothing behind
+    for sink in there:  # what is refused here leaves nothing behind
         _open_stream(logs[sink.path], sink)
     # What an operator remembers is inside of the log that it was needed for, which comes first: a log is made where
     # nothing else is.
@@ -148,7 +148,7 @@ def open_logs(
     for sink in made:
         logs[sink.path] = _create_log(sink, [other for other in sinks if other.path == sink.path], storage[sink.path])
         _check_paths(sinks, logs, storage)  # where two paths lead to one place and do not show it
-    for sink in sinks:  # one turn per output
+    for sink in sinks:
         if sink not in there:
             _open_stream(logs[sink.path], sink)
     return logs
@@ -162,7 +162,7 @@ def check_writers(sinks: Sequence[Sink]) -> None:
     InvalidUsageError
     """
     writers: dict[tuple[str, str], Sink] = {}
-    for sink in sinks:  # one turn per output
+    for sink in sinks:
         other = writers.setdefault((sink.path, sink.stream), sink)
         if other is not sink:
             msg = (
@@ -205,7 +205,7 @@ def existing_logs(
     check_writers(sinks)
     logs = dict(opened or {})
     written = {sink.path: None for sink in sinks}
-    for path in [*written, *(leaf.path for sink in sinks for leaf in leaves_of(sink.view))]:  # one turn per log
+    for path in [*written, *(leaf.path for sink in sinks for leaf in leaves_of(sink.view))]:
         try:
             if path not in logs:
                 logs[path] = open_log(path, storage_options=storage[path] or None)
@@ -240,7 +240,7 @@ def check_outputs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]], 
     -----
     Cost: a look at one directory for each log that is not there.
     """
-    for sink in sinks:  # one turn per output
+    for sink in sinks:
         log = logs.get(sink.path)
         if log is None:
             check_free(sink.path, storage_options=storage[sink.path] or None)
@@ -263,7 +263,7 @@ def check_outputs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]], 
 def refreshed(logs: Mapping[str, Log], paths: Iterable[str]) -> dict[str, Exception]:
     """Take notice of what others did to logs; return those where that failed, with the error."""
     broken: dict[str, Exception] = {}
-    for path in paths:  # one turn per log
+    for path in paths:
         log = logs[path]
         try:
             try:
@@ -284,11 +284,11 @@ def _check_paths(sinks: Sequence[Sink], logs: Mapping[str, Log], storage: Mappin
     users: dict[str, tuple[str, str]] = {}
     for sink in sinks:
         users.setdefault(sink.path, (sink.name, "writes"))
-    for sink in sinks:  # one turn per output
+    for sink in sinks:
         for leaf in leaves_of(sink.view):
             users.setdefault(leaf.path, (leaf.name, "reads"))
     first: dict[str, str] = {}
-    for path, (name, _) in users.items():  # one turn per log, those that are written first
+    for path, (name, _) in users.items():  # those that are written first
         other = first.setdefault(_identity(path, logs, storage), path)
         user, does = users[other]
         if other != path and does == "writes":

@@ -1,4 +1,4 @@
-"""Views of operators over all history: what is made of a range of times, and of what logs hold before it.
+"""Views of operators over all history: they compute a range of times from new rows and from what logs hold before it.
 
 Such a view is as pure as any other: what a log holds before a range is read again whenever the range is computed.
 `Remembered` is what a history operator keeps: it is captured as it is, and the log that it is captured into is its
@@ -125,7 +125,7 @@ class Remembered(View):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result(View):
-    """What users see of the state of an operator over all history.
+    """The visible part of the state of an operator over all history.
 
     Attributes
     ----------
@@ -232,7 +232,7 @@ def remembers(view: View) -> Remembered | None:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is looked up in a log.
+    """A look-up in a log: its key and columns.
 
     Attributes
     ----------
@@ -264,11 +264,11 @@ def looks_of(view: View, own: Replay | None) -> dict[Look, Replay]:
         The output's log, where it is the state of an operator over all history.
     """
     found: dict[Look, Replay] = {}
-    for each in ordered(view):  # one turn per operator
+    for each in ordered(view):
         if isinstance(each, AsOfJoin):
             leaf = each.inputs[1]
             assert isinstance(leaf, Replay)
-            # All columns: whoever joins with the same collection looks into the same index.
+            # All columns: other joins with the same collection look into the same index.
             found[Look(leaf.path, each.on, tuple(leaf.schema.names))] = leaf
         elif isinstance(each, Remembered):
             source = each.inputs[0].schema

@@ -1,4 +1,4 @@
-"""How a dataflow is written down: logs that it reads, streams, the operators that make streams of them, and outputs.
+"""The API of dataflows: a `Scope` reads logs, a `Stream` has the operators, a `Probe` shows progress.
 
 A `Scope` begins streams and knows the outputs; each operator of a `Stream` makes another stream around a view of its
 rows; a `Probe` says how far the outputs made from one are. Everything that can be refused is refused here, naming the
@@ -272,7 +272,7 @@ class Scope:
         sinks = self._kept.place(captures)
         check_writers(sinks)
         self._captures, self.sinks = captures, sinks
-        for sink in sinks:  # one turn per output
+        for sink in sinks:
             if sink.kept and sink.path not in self.storage:
                 home = self._kept.home_of(sink)
                 self.storage[sink.path] = dict(self.storage[home])
@@ -320,7 +320,7 @@ class Scope:
         # Of a log that has no place yet, what it is made from.
         views = [view, *self._kept.sources_below(view)]
         waiting = [(leaf.path, [leaf.path]) for each in views for leaf in leaves_of(each) if leaf.path]
-        while waiting:  # one turn per log
+        while waiting:
             path, route = waiting.pop()
             if path in found:
                 continue
@@ -477,7 +477,7 @@ class Stream:
             raise InvalidUsageError(msg, hint="name columns to keep or to compute")
         used: dict[str, None] = {}
         fields = []
-        for column, expression in wanted.items():  # one turn per column
+        for column, expression in wanted.items():
             used.update(dict.fromkeys(self._columns_of(name, expression, None)))
             kept = self.schema.field(column) if column in columns else None
             fields.append(kept or pa.field(column, self._type_of(name, column, expression)))
@@ -1314,7 +1314,7 @@ class Stream:
         if not keys or not sequence:
             msg = f"could not add operator {name!r}: found keys={shown(keys)} and sequence_by={shown(sequence)}"
             raise InvalidUsageError(msg, hint="name the columns of the key, and those that order its changes")
-        for column in sequence:  # one turn per column
+        for column in sequence:
             self._check_column(name, column)
             type_ = self.schema.field(column).type
             if column in keys or pa.types.is_nested(type_):
@@ -1333,7 +1333,7 @@ class Stream:
                 "a late change may concern a column that had no value since a delete",
             ),
         )
-        for one, other, why in apart:  # one turn per pair
+        for one, other, why in apart:
             if given[one] and given[other]:
                 msg = f"could not add operator {name!r}: found {one} beside {other}"
                 raise InvalidUsageError(msg, hint=f"leave one of them out: {why}")
@@ -1348,7 +1348,7 @@ class Stream:
         if columns is not None and but:
             msg = f"could not add operator {name!r}: found columns={shown(columns)} beside except_columns={shown(but)}"
             raise InvalidUsageError(msg, hint="name the columns of the result, or those that it has not")
-        for column in (*(columns or ()), *but):  # one turn per column
+        for column in (*(columns or ()), *but):
             self._check_column(name, column)
         found = [
             column for column in dict.fromkeys(self.schema.names if columns is None else columns) if column not in but
@@ -1799,7 +1799,7 @@ class Stream:
 
 
 class Probe:
-    """How far the outputs made from a stream are: read from their logs, from any process.
+    """The progress of the outputs made from a stream: read from their logs, from any process.
 
     Parameters
     ----------
@@ -1829,12 +1829,12 @@ class Probe:
             If nothing is captured downstream.
         """
         found: list[Antichain] = []
-        for sink in self._scope.sinks:  # one turn per output
+        for sink in self._scope.sinks:
             if self._view not in ordered(sink.view):
                 continue
             seen: set[tuple[View, Antichain]] = set()
             waiting: list[tuple[View, Antichain]] = [(sink.view, self._upper(sink))]
-            while waiting:  # one turn per operator and frontier
+            while waiting:
                 at, frontier = waiting.pop()
                 if (at, frontier) in seen:
                     continue

@@ -1,4 +1,4 @@
-"""Views: operators that keep nothing from one step to the next, and compute their rows again from their inputs.
+"""Views: stateless operators (filter, select, map, join and others) that compute any range of times from their inputs.
 
 A view computes the rows of any range of times whose end its frontier has reached, from ranges of its inputs. It is a
 plain value: tasks get it pickled. Some make each row from one row (filter, select, map, flat_map, concat, delay,
@@ -129,7 +129,7 @@ class Before(Protocol):
 
 
 class LookError(Exception):
-    """What a log holds could not be read: for what reason is in `error`."""
+    """A look-up in a log that could not be read; `error` has the reason."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -238,7 +238,7 @@ class View(ABC):
         frontiers : mapping of Replay to Antichain
         """
         known: dict[View, Antichain] = dict(frontiers.items())
-        for view in ordered(self):  # one turn per operator
+        for view in ordered(self):
             if view not in known:
                 known[view] = view.front_of([known[source] for source in view.inputs])
         return known[self]
@@ -301,7 +301,7 @@ class View(ABC):
         uses = Counter(source for sources in steps.values() for source in sources)
         tables: dict[Step, pa.Table] = {}
         table = self.empty()
-        for step, sources in steps.items():  # one turn per operator and range
+        for step, sources in steps.items():
             view, low, high, columns = step
             if given is not None and view is given[0]:
                 table = given[1]
@@ -409,7 +409,7 @@ def ordered(view: View) -> list[View]:
     """Return a view and all below it, each after its inputs."""
     found: dict[View, None] = {}
     waiting = [(view, False)]
-    while waiting:  # two turns per edge
+    while waiting:
         at, ready = waiting.pop()
         if at in found:
             continue
@@ -435,7 +435,7 @@ def steps_of(
     """
     found: dict[Step, list[Step]] = {}
     waiting: list[tuple[Step, list[Step] | None]] = [((view, lo, hi, wanted), None)]
-    while waiting:  # two turns per operator, range and use
+    while waiting:  # twice per operator, range and use
         step, sources = waiting.pop()
         if sources is not None:
             found[step] = sources
@@ -531,7 +531,7 @@ def packed(views: Sequence[View]) -> Packed:
     places: dict[View, int] = {}
     flat: list[tuple[View, tuple[int, ...]]] = []
     for view in views:
-        for each in ordered(view):  # one turn per operator and view
+        for each in ordered(view):
             if each not in places:
                 places[each] = len(flat)
                 flat.append((replace(each, inputs=()), tuple(places[source] for source in each.inputs)))
@@ -542,7 +542,7 @@ def unpacked(found: Packed) -> list[View]:
     """Return views that were packed."""
     flat, wanted = found
     made: list[View] = []
-    for view, sources in flat:  # one turn per operator
+    for view, sources in flat:
         made.append(replace(view, inputs=tuple(made[source] for source in sources)) if sources else view)
     return [made[place] for place in wanted]
 
@@ -567,7 +567,7 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
     if pieces <= _FEW_PIECES:
         return whole
     groups: list[tuple[int, list[pa.RecordBatch]]] = []
-    for batch in whole.to_batches():  # one turn per piece
+    for batch in whole.to_batches():
         rows, batches = batch.num_rows, [batch]
         while groups and groups[-1][0] < 2 * rows:
             before, others = groups.pop()
@@ -676,7 +676,7 @@ class Select(View):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Mapped(View):
-    """What a function makes of the rows: one row each, at its time.
+    """A user's function of rows that gives one row for each, at its time.
 
     Attributes
     ----------
@@ -730,7 +730,7 @@ def check_mapped(domain: TimeDomain, rows: pa.Table, made: object) -> pa.Table:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FlatMapped(View):
-    """What a function makes of the rows: any number of each, at its time.
+    """A user's function of rows that gives any number of rows for each, at its time.
 
     Attributes
     ----------
@@ -1039,7 +1039,7 @@ class Join(View):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Notified(View):
-    """What a function makes of the rows of each complete time, in ascending order of times.
+    """A user's function of the rows of each complete time, called in ascending order of times.
 
     Attributes
     ----------
@@ -1079,7 +1079,7 @@ class Notified(View):
     def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
         """Call the function, time by time."""
         made = [self.empty()]
-        for time, parts in _by_time(self.domain, tables):  # one turn per complete time
+        for time, parts in _by_time(self.domain, tables):
             rows = [part.select(names) for part, names in zip(parts, self.columns, strict=True)]
             given = self.function(time_value(self.domain, time), *rows)
             if given is not None:
@@ -1100,7 +1100,7 @@ def _by_time(domain: TimeDomain, tables: Sequence[pa.Table]) -> Iterator[tuple[t
     lengths = [table.num_rows for table in tables]
     unique, codes, _ = group_times(np.concatenate([domain.from_columns(table) for table in tables]))
     sorted_tables, bounds = [], []
-    for table, mine in zip(tables, np.split(codes, np.cumsum(lengths)[:-1]), strict=True):  # one turn per input
+    for table, mine in zip(tables, np.split(codes, np.cumsum(lengths)[:-1]), strict=True):
         order = np.argsort(mine, kind="stable")
         sorted_tables.append(table.take(pa.array(order)))
         bounds.append(np.searchsorted(mine[order], np.arange(unique.shape[0] + 1)))

@@ -1,4 +1,4 @@
-"""What starts queries and jobs where a SparkSession is, above the source and the sink.
+"""Queries and jobs of Spark, above the source and the sink: captures, replays, dataflows, continual tasks, answers.
 
 Each feature has a room: `capture`, `replay`, `dataflows`, `tasks`, `answers`, `instance`. `frames` has the logs
 as DataFrames, which most of them read. `session` prepares a session: `patches` has Spark's readers and writers refuse

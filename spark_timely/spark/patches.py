@@ -1,4 +1,4 @@
-"""Refuse what cannot work where the user calls it: at ``load()``, ``start()`` and ``toTable()``.
+"""Patches of Spark's readers and writers, so that ``load()``, ``start()`` and ``toTable()`` refuse what cannot work.
 
 Spark shows a Python data source the options of a read in a process of its own, their names in lower case, and those of
 a streaming write only with the first micro-batch. `teach` makes Spark's readers and writers, classic and Connect, note
@@ -47,7 +47,7 @@ _TAUGHT: Final = "_timely_taught"
 
 @dataclass(slots=True)
 class _Noted:
-    """What a reader or writer was given so far."""
+    """The calls of a reader or writer so far."""
 
     frame: DataFrame | None = None
     format: str | None = None

@@ -366,7 +366,7 @@ def spare_progress(spark: SparkSession, /) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Sees:
-    """What a Python that Spark starts finds without being told: this library, and its format for Spark."""
+    """The parts that a Python started by Spark finds by itself: this library, and its format for Spark."""
 
     python: str
     library: bool
@@ -619,7 +619,7 @@ def _enter(spark: SparkSession, wanted: Mapping[str, str], key: str) -> None:
     else:
         state = {"users": 0, "before": {name: spark.conf.get(name, None) for name in wanted}}
         try:
-            for name, value in wanted.items():  # as many turns as settings
+            for name, value in wanted.items():
                 spark.conf.set(name, value)
         except BaseException:
             _restore(spark, state["before"])
@@ -639,7 +639,7 @@ def _leave(spark: SparkSession, key: str) -> None:
 
 
 def _restore(spark: SparkSession, before: Mapping[str, str | None]) -> None:
-    for name, old in before.items():  # as many turns as settings
+    for name, old in before.items():
         if old is None:
             spark.conf.unset(name)
         else:

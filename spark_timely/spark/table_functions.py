@@ -46,7 +46,7 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class TimelyFrontiers:
-    """What ``timely_frontiers(path [, options])`` gives: a row for each stream of a log; one if it has none.
+    """The function ``timely_frontiers(path [, options])``: a row for each stream of a log; one if it has none.
 
     Frontiers are JSON, such as ``[5]``; ``[]`` is complete. `since` and `upper` are the log's: it can be read from the
     one on, and is complete before the other.
@@ -75,7 +75,7 @@ class TimelyFrontiers:
         kinds = ", ".join(kind.value for kind in log.domain.types)
         own = (_text(log, log.since()), _text(log, upper), log.kind, kinds, log.log_id)
         states = list(log.streams().values())
-        for state in states:  # one turn per stream
+        for state in states:
             frontier = state.frontier
             yield (
                 state.stream, state.owner, _text(log, frontier), not frontier, state.seq, _moment(state.at), *own,
@@ -85,7 +85,7 @@ class TimelyFrontiers:
 
 
 class TimelyProgress:
-    """What ``timely_progress(path [, options])`` gives: a row for each change of a count that the log still has.
+    """The function ``timely_progress(path [, options])``: a row for each change of a count that the log still has.
 
     The sum of `delta` of a stream and time is how often the time is held, which `held` says after each commit.
     """
@@ -97,7 +97,7 @@ class TimelyProgress:
         times = domain.from_columns(progress).tolist()
         names = ("_stream", "_seq", "_delta", "_count", "_at", "_reason", "_query", "_batch", "_rows")
         columns = [progress[name].to_pylist() for name in names]
-        # One turn per row of progress, which is what a UDTF gives: a few for each commit.
+        # A UDTF gives rows one by one; progress has a few for each commit.
         for time, (stream, seq, delta, held, *more) in zip(times, zip(*columns, strict=True), strict=True):
             yield stream, seq, str(domain.render_time(time)), delta, held, *more
 
@@ -120,7 +120,7 @@ def register_functions(spark: SparkSession, /) -> None:
     """
     from pyspark.sql.functions import udtf
 
-    for name, (handler, columns) in FUNCTIONS.items():  # two turns
+    for name, (handler, columns) in FUNCTIONS.items():
         function = udtf(_carried(handler), returnType=columns)
         spark.udtf.register(name, function)  # type: ignore[arg-type]  # it is no decorator where it gets a class
 

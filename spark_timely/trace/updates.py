@@ -1,4 +1,4 @@
-"""Updates: rows, the times at which they change, and by how much.
+"""Updates: rows with their times and diffs, as one value; and the one function that sums them.
 
 The one value in which rows of logs, of arrangements and of operators are held in memory, and the one place that sums
 them. A stream's messages are updates that each add their row once.

@@ -1,8 +1,10 @@
-"""What people read is written in plain English: none of the phrases that CONTRIBUTING.md advises against."""
+"""Plain English in all that people read: heads that name their module, and none of the phrases of a list."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,7 +37,22 @@ PHRASES = {
     "his|him": "its",
     "a mistake of": "an internal error",
     "so many": "give the number a name: `n` seconds",
+    "whoever": "name the actor: the writer, a reader, the process that …",
+    "told": "known, distinct, received, reported, stated",
+    "errors? of ours": "an internal error",
 }
+
+# What a module, or a class, is: a noun phrase or a verb, not a question.
+RIDDLES = re.compile(
+    r"(?:(?:at|by|for|from|in|of|on|since|to|up to|with) )?(?:what|how|who|whoever|which|when|where|why)\b",
+    re.IGNORECASE,
+)
+
+# Names of files that say nothing of what is in them.
+EMPTY_NAMES = re.compile(
+    "building|common|early|facts|fit|growing|helpers|hosted|hosting|lib|live|marks|misc|notes|objects|places?|seen|stuff"
+    "|surroundings|things|utils?|various|watching|working"
+)
 
 
 def read_by_people() -> list[Path]:
@@ -58,6 +75,14 @@ def read_by_people() -> list[Path]:
         "pyspark_timely.py",
     )
     return [*files, *(ROOT / name for name in alone)]
+
+
+def modules() -> list[Path]:
+    """Return the modules of the product."""
+    files = [
+        file for folder in ("spark_timely", "datasource", "sink", "conf") for file in (ROOT / folder).rglob("*.py")
+    ]
+    return sorted([*files, ROOT / "pyspark_timely.py"])
 
 
 def pattern(phrase: str) -> re.Pattern[str]:
@@ -84,6 +109,60 @@ def test_nothing_that_people_read_has_the_phrase(phrase: str) -> None:
     assert not found, f"say instead: {PHRASES[phrase]}\n" + "\n".join(found)
 
 
+def heads_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Return the first lines of the docstrings of a module and its classes, with the numbers of the lines."""
+    for node in (tree, *(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))):
+        text = ast.get_docstring(node)
+        if text:
+            yield node.body[0].lineno, text.splitlines()[0]
+
+
+def test_heads_of_modules_and_classes_name_what_these_are() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {line}"
+        for file in modules()
+        for number, line in heads_of(ast.parse(file.read_text(encoding="utf-8")))
+        if RIDDLES.match(line)
+    ]
+    assert not found, "begin with a noun or a verb\n" + "\n".join(found)
+
+
+def test_heads_of_modules_are_one_sentence_that_fits_a_line() -> None:
+    heads = {file: ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "" for file in modules()}
+    found = [str(file.relative_to(ROOT)) for file, head in heads.items() if not re.match(r"\S.*\.(?:\n\n|$)", head)]
+    assert found == []
+
+
+def test_names_of_files_say_what_is_in_them() -> None:
+    assert [file.relative_to(ROOT).as_posix() for file in modules() if EMPTY_NAMES.fullmatch(file.stem)] == []
+
+
+def test_no_comment_counts_the_turns_of_its_loop() -> None:
+    counts = re.compile(r"\b(?:for|while)\b.*# (?:at most |as )?(?:one|a|two|three|many) turns?\b")
+    found = [
+        f"{file.relative_to(ROOT)}: {line.strip()}"
+        for file in modules()
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if counts.search(line)
+    ]
+    assert not found, "say why it is cheap, or nothing\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_riddle"),
+    [
+        ("What whoever drives an instance saw.", True),
+        ("At which time several collections answer together.", True),
+        ("How a dataflow is written down.", True),
+        ("The planner of replays.", False),
+        ("Reads the rows of a log.", False),
+        ("Whether the log is complete.", False),
+    ],
+)
+def test_a_head_that_asks_is_found(line: str, is_riddle: bool) -> None:
+    assert (RIDDLES.match(line) is not None) == is_riddle
+
+
 @pytest.mark.parametrize(
     ("text", "n_found"),
     [
@@ -96,7 +175,10 @@ def test_nothing_that_people_read_has_the_phrase(phrase: str) -> None:
         ('msg = "what is made "\n    "anew"', 1),
         ("## Who owns a stream?", 0),
         ("a query, who owns it", 0),
-        ("times lie between 1700 and 9999, which cannot be told apart", 0),
+        ("times lie between 1700 and 9999, which stay distinct", 0),
+        ("two times that cannot be\n    told apart", 1),
+        ('"""Rows of whoever asks."""', 1),
+        ("# an error\n    # of ours", 1),
         ("it implies that history relies on this", 0),
     ],
 )

@@ -1,4 +1,4 @@
-"""The descriptions of dataflows: of what people give, a plan, imports and an as_of; and creating them.
+"""Descriptions of dataflows: a plan, imports and an as_of become a dataflow, which is created.
 
 Names in a query are paths that were given with it, ids of exports, or relations of the introspection, in this order.
 """
@@ -98,7 +98,7 @@ class Descriptions:
         logs: dict[str, Log] = {}
         reads, shows = [], list[tuple[str, str]]()
         for given, usual in ((inputs, "inserts"), (references, "contents")):
-            for alias, log in given.items():  # one turn per log
+            for alias, log in given.items():
                 if alias in logs:
                     msg = f"{attempt}: found {alias!r} as an input and a reference"
                     raise InvalidUsageError(msg, hint="give each a name of its own")
@@ -181,7 +181,7 @@ class Descriptions:
                 self._driver.handle(CreateDataflow(chosen), *(Schedule(export.id) for export in chosen.exports))
                 break
             except SinceViolationError:
-                for log in logs.values():  # one turn per import
+                for log in logs.values():
                     log.refresh()
                 before, chosen = chosen, self._chosen(made, plan, logs) if as_of is None else made
                 if chosen == before or turn == _MOST_CHOICES - 1:
@@ -216,7 +216,7 @@ class Descriptions:
     def _unwritten(self, reads: Sequence[Import], logs: Mapping[str, Log]) -> dict[str, Antichain]:
         """Return the as_of of collections of the instance in which nothing is written yet, by the import's name."""
         state, found = self._state, {}
-        for each in reads:  # one turn per import
+        for each in reads:
             log = logs[each.name]
             if each.export is not None and log.kind == "collection" and written_up_to(log) is None:
                 with state.lock:
@@ -265,7 +265,7 @@ class Descriptions:
             plan = plan_of_sql(query, schemas, others=sorted(ids))
         reads = []
         own = {self._state.directory.path_of(each): id_ for id_, each in exports.items() if each.kind == "index"}
-        for word in imports_of(plan):  # one turn per import
+        for word in imports_of(plan):
             log = opened(word)
             if log.path in own:  # named by its path: nobody drops it as long as it is read
                 reads.append(Import(word, export=own[log.path]))
@@ -365,7 +365,7 @@ def _facts_of(state: State, dataflow: Dataflow) -> DataflowFacts:
     directory, instance = state.directory, state.instance
     exports = {each.id: each for each in dataflow.exports} | state.readable()
     imports, outputs = [], []
-    for each in dataflow.imports:  # one turn per import
+    for each in dataflow.imports:
         path = directory.source_of(each, exports)
         try:
             log = state.opened(path)
@@ -380,7 +380,7 @@ def _facts_of(state: State, dataflow: Dataflow) -> DataflowFacts:
             # It is no promise that what may be forgotten was not forgotten yet.
             since = since.join(instance.allowed(each.export))
         imports.append(ImportFacts(each.name, since, upper, None if written else each.export))
-    for export in dataflow.exports:  # one turn per export
+    for export in dataflow.exports:
         path_of = directory.path_of(export)
         upper_of: Antichain | None = None
         if path_of is not None:

@@ -213,7 +213,7 @@ class Directory:
 
 @dataclass(frozen=True)
 class Found:
-    """What is in a folder.
+    """The finding in a folder: whose log is there.
 
     Attributes
     ----------
@@ -267,7 +267,7 @@ def check_described(dataflow: Dataflow, directory: Directory, exports: Mapping[s
     used = {path: id_ for id_, each in exports.items() if (path := directory.path_of(each)) is not None}
     own = {directory.path_of(each): id_ for id_, each in exports.items() if "folder" in details_of(each)}
     reads = set()
-    for each in dataflow.imports:  # one turn per import
+    for each in dataflow.imports:
         if each.export in dataflow.export_ids:
             msg = f"{what}: found import {each.name!r} of its own export {each.export!r}"
             raise InvalidUsageError(msg, hint="make two dataflows, one of which imports the other")
@@ -280,7 +280,7 @@ def check_described(dataflow: Dataflow, directory: Directory, exports: Mapping[s
             raise InvalidUsageError(
                 msg, hint=f"import it by its id{'' if path not in own else f': {own[path]!r}'}", context={"path": path}
             )
-    for export in dataflow.exports:  # one turn per export
+    for export in dataflow.exports:
         details = details_of(export)
         folder = details.get("folder")
         if folder is not None and not _FOLDER.fullmatch(str(folder)):

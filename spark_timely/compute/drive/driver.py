@@ -1,13 +1,13 @@
-"""The driver of an instance: it keeps the command log, runs the dataflows, answers peeks, and states what it sees.
+"""The driver of an instance: keeps the command log, runs the dataflows, answers peeks, and reports what it sees.
 
-The instance itself is `spark_timely.compute.instance`, and decides; this does. Whoever has a session of Spark hands
-over how tasks are run and copies made. Steps run in threads, one per dataflow at a time; all else runs in turns, under
+The instance itself is `spark_timely.compute.instance`, and decides; this does. A session of Spark hands over how
+tasks are run and copies made. Steps run in threads, one per dataflow at a time; all else runs in turns, under
 one lock, each of which looks, begins what is due, and hands out responses.
 
 Invariants
 ----------
 1. A command that lasts is in the command log before it is handled. That a collection may be compacted is written within
-   a second; what was not is allowed once more by whoever said it.
+   a second; what was not written is allowed again by its client.
 2. Nothing is written, and nothing reported, before all outputs that are there have the fence of this start.
 3. The command log's holder is looked at before each turn, in a store once a second: a start that was replaced ends, and
    says by whom. What it writes until then is refused.
@@ -170,7 +170,7 @@ class Driver:
 
     def _take_over(self) -> None:
         if self.state.runtime.check is not None:
-            self.state.runtime.check(self.directory)  # refused: whoever maintains it continues
+            self.state.runtime.check(self.directory)  # refused: the process that maintains it continues
         judge = partial(judged, self.directory, self._commands.instance, self._consent)
         fence = self._commands.take_over(judge=judge, moved=self._moved)
         self.state.ledger = Ledger.read(self._commands.rows()).begun(fence.epoch)
@@ -181,12 +181,12 @@ class Driver:
         found = [each for each in commands if not isinstance(each, CreateTimely | InitializationComplete)]
         created = next((each for each in found if isinstance(each, CreateInstance)), _NEW)
         epoch = max(self.instance.epoch + 1, 0 if self.state.fence is None else self.state.fence.epoch)
-        for told in (CreateTimely(epoch, self._owner), created):
-            self.instance.handle(told)
+        for command in (CreateTimely(epoch, self._owner), created):
+            self.instance.handle(command)
         flows = [each.dataflow for each in found if isinstance(each, CreateDataflow)]
         accepted = {} if self.state.follows else self._retain_unwritten(flows, self.state.readable())
         chosen = resumed(self.state, flows)
-        for command in without_too_much(self.state, found, chosen.values()):  # one turn per command
+        for command in without_too_much(self.state, found, chosen.values()):
             if isinstance(command, CreateDataflow):
                 self.instance.handle(CreateDataflow(chosen[command.dataflow.export_ids]))
             elif not isinstance(command, CreateInstance | AllowWrites):
@@ -205,7 +205,7 @@ class Driver:
         """
         exports = {**readable} | {each.id: each for flow in dataflows for each in flow.exports}
         found = {}
-        for flow in dataflows:  # one turn per dataflow
+        for flow in dataflows:
             if uppers_of(self.state, flow):
                 continue
             try:
@@ -218,7 +218,7 @@ class Driver:
     def _keep_accepted(self, accepted: Mapping[tuple[str, ...], Accepted]) -> None:
         """Know what is retained for dataflows that are there by now, as of the time that was chosen."""
         runs = {each.dataflow.export_ids: each for each in self.state.runs()}
-        for ids, each in accepted.items():  # one turn per dataflow that has not begun
+        for ids, each in accepted.items():
             if ids not in runs:
                 self._retainers.end(each)
                 continue
@@ -236,7 +236,7 @@ class Driver:
             timeless = {name for name, how in root.reads if how == "newest"}
             as_of = None if uppers_of(self.state, dataflow) else as_of
         found = []
-        for each in dataflow.imports:  # one turn per import
+        for each in dataflow.imports:
             path = self.directory.source_of(each, exports)
             found.append(Wanted(path, None if each.name in timeless else as_of, self.directory.options(path)))
         return found
@@ -332,7 +332,7 @@ class Driver:
         elif ledger.marks.keys() != self.state.ledger.marks.keys():
             self._commands.add(ledger.rows())
         self.state.ledger = ledger
-        for each in (command, *more):  # one turn per command
+        for each in (command, *more):
             self.instance.handle(each)
         if isinstance(command, Peek) and command.collection in exports:
             # Known from now on: it is answered also where the collection is dropped meanwhile.
@@ -351,7 +351,7 @@ class Driver:
         running = Running(-1, dataflow, dataflow.export_ids, started=False, complete=False, uppers={})
         there = self.state.exports()
         check_described(dataflow, self.directory, there)
-        for export in dataflow.exports:  # one turn per export
+        for export in dataflow.exports:
             name = self.directory.name_of(export)
             if name in self.state.ledger.marks:
                 msg = f"could not create dataflow {dataflow.name!r}: found folder {name!r}, which another one had"
@@ -476,7 +476,7 @@ class Driver:
 
     def _let_go(self) -> None:
         """Let go what was retained for requests that have ended, or retain it by themselves by now."""
-        for number, accepted in list(self._accepted.items()):  # one turn per dataflow that has not begun
+        for number, accepted in list(self._accepted.items()):
             running = self.instance.run(number)
             if running is None or self._has_begun(running):
                 del self._accepted[number]
@@ -489,7 +489,7 @@ class Driver:
         """Return whether a dataflow retains what it reads by itself, or needs nothing any more."""
         runner = self.worker.runners.get(running.number)
         left = [each for each in running.dataflow.exports if each.id in running.live]
-        for export in left:  # one turn per export
+        for export in left:
             upper = running.uppers.get(export.id)
             is_done = upper is not None and upper.is_empty
             if export.kind == "copy-to":

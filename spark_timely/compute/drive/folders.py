@@ -1,4 +1,4 @@
-"""The folders of an instance's collections: whose they are, and deleting those that were dropped.
+"""The folders of an instance's collections: the owner of each, and deletion of those that were dropped.
 
 Invariants
 ----------
@@ -56,7 +56,7 @@ Verdict: TypeAlias = Literal["ours", "other", "gone"]
 
 @dataclass(frozen=True)
 class FolderState:
-    """What a folder of collections is.
+    """The state of a folder of collections.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class FolderState:
 
 
 class Folders:
-    """The folders of the collections of one instance, for whoever has the lock.
+    """The folders of the collections of one instance, for a thread that has the lock.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class Folders:
         directory, ledger = self._state.directory, self._written()
         of = {directory.name_of(export): export.id for export in self._state.exports().values()}
         states: list[FolderState] = []
-        for name in directory.folders():  # one turn per folder
+        for name in directory.folders():
             found, problem = Found(), None
             try:
                 found = directory.found_at(f"{directory.collections}/{name}")
@@ -245,7 +245,7 @@ class Folders:
         if not waiting:
             return
         used = self.used(lasting=ended)
-        for mark in waiting:  # one turn per mark
+        for mark in waiting:
             if mark.folder not in used:
                 is_due = mark.state in ("asked", "proven")
                 self.gone[mark.folder] = state.now() + (0.0 if is_due else _GONE_S)
@@ -267,7 +267,7 @@ class Folders:
             assert self._state.fence is not None  # it is held
             removal = Removal(self._state.directory, self._state.fence)
             proven = self._look(removal, due)
-            for mark in proven:  # one turn per folder
+            for mark in proven:
                 try:
                     removal.delete(mark)
                 except (TimelyError, OSError) as error:
@@ -279,7 +279,7 @@ class Folders:
     def _look(self, removal: Removal, folders: list[str]) -> list[Mark]:
         """Look at folders that have a mark; write down what they are, and return those that may be deleted."""
         ledger, proven = self._state.ledger, []
-        for folder in folders:  # one turn per folder
+        for folder in folders:
             mark = ledger.marks.get(folder)
             if mark is None:
                 del self.gone[folder]
@@ -333,7 +333,7 @@ class Removal:
         Raises
         ------
         TimelyError, OSError
-            If that cannot be told now.
+            If that cannot be known now.
         """
         path = self._path(mark.folder)
         if not self._is_local:
@@ -426,7 +426,7 @@ def _delete_near(folder: str) -> None:
             found = sorted(entries, key=lambda entry: not foreign_names([entry.name]))
         table, renamed = f"{folder}/_delta_log", f"{folder}/_event=gone"
         is_folder = os.path.isdir(table) and not os.path.islink(table)
-        for entry in found:  # one turn per entry
+        for entry in found:
             if is_folder and not foreign_names([entry.name]) and not os.path.lexists(renamed):
                 os.rename(table, renamed)
             if is_folder and entry.path in (table, renamed):
@@ -448,7 +448,7 @@ def _delete_near(folder: str) -> None:
 def _files_below(storage: TableStorage, folder: str) -> Iterator[str]:
     """Give the paths of all files in a folder, and in those below it."""
     below = set(storage.folders(folder))
-    for name in storage.names(folder):  # one turn per file
+    for name in storage.names(folder):
         path = f"{folder}/{name}" if folder else name
         if name in below:
             yield from _files_below(storage, path)

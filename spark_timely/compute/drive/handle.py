@@ -1,6 +1,6 @@
 """A handle on an instance: commands as methods, answers as values, and a thread that takes its turns.
 
-Whoever follows an instance needs no Spark: it answers peeks and subscribes from what another process maintains.
+A process that follows an instance needs no Spark: it answers peeks and subscribes from what another process maintains.
 """
 
 from __future__ import annotations
@@ -86,7 +86,6 @@ _log = masked_logger("spark_timely.compute")
 # Between two looks at requests on a disk; one into a store is paid for.
 _REQUESTS_S: Final = 0.25
 _FAR_REQUESTS_S: Final = 1.0
-# As many turns look at everything that was there at the start.
 _SETTLED: Final = 2
 
 
@@ -230,7 +229,7 @@ class Handle:
         if not self._forgotten:
             return
         with self._changed:
-            while self._forgotten:  # one turn per subscribe
+            while self._forgotten:
                 name = self._forgotten.popleft()
                 batches = self._batches.get(name)
                 if batches is None or batches() is not None:
@@ -253,7 +252,7 @@ class Handle:
 
     def _take(self, responses: Sequence[Response]) -> None:
         with self._changed:
-            for response in responses:  # one turn per response
+            for response in responses:
                 match response:
                     case PeekResponse() | CopyToResponse():
                         if response.id in self._asked:
@@ -270,7 +269,7 @@ class Handle:
             self._changed.notify_all()
 
     def _has_room(self, id_: str) -> bool:
-        """Return whether whoever takes the batches of a subscribe would take another one."""
+        """Return whether the reader of a subscribe's batches would take another one."""
         found = self._batches.get(id_)
         if found is None:
             return True  # `on_response` alone takes them

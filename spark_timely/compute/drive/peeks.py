@@ -1,4 +1,4 @@
-"""The one-time reads of an instance: peeks, and copies into files.
+"""One-time reads of an instance: answers peeks, and copies collections into files.
 
 Peeks are answered in threads of their own, and tried again when there is news. Copies are made once their time is
 complete.
@@ -179,7 +179,7 @@ class Peeks:
             self._paths.pop(gone, None)
         relations = state.relations() if pending else {}
         self._worker.watches.keep_for_peeks({str(each.peek.path) for each in pending})
-        for each in pending:  # one turn per peek that waits
+        for each in pending:
             running = self._running.get(each.peek.id)
             if running is not None and not running[0].done():
                 continue
@@ -289,7 +289,7 @@ class Copies:
 
     def make(self) -> None:
         """Begin the copies whose time is complete, and state those that ended."""
-        for running, export in self._state.started_exports("copy-to"):  # one turn per copy
+        for running, export in self._state.started_exports("copy-to"):
             runner = self._worker.runners.get(running.number)
             if runner is not None and not running.complete:
                 self._make(running, runner, export)
@@ -324,8 +324,8 @@ class Copies:
             attempt = f"could not copy to {str(details_of(export)['to'])!r}"
             failure = self._worker.failure_behind(export.id, dataflow.as_of, attempt)
             if failure is not None:
-                told = CopyToDone(export.id, running.number, error=failure.message, cause=failure)
-                state.instance.tell(told)
+                done = CopyToDone(export.id, running.number, error=failure.message, cause=failure)
+                state.instance.tell(done)
             return
         if state.runtime.copy is None:
             text = "could not copy: found an instance without a session of Spark"
@@ -343,7 +343,7 @@ class Copies:
         running = instance.run(number)
         if running is None:
             return
-        for export in running.dataflow.exports:  # one turn per export
+        for export in running.dataflow.exports:
             if export.kind == "copy-to" and export.id in running.live and export.id not in self._running:
                 instance.tell(CopyToDone(export.id, number, error=described(error), cause=_cause(error)))
 

@@ -1,4 +1,4 @@
-"""Plans as streams: what the operators of a dataflow make of a plan and of what it imports.
+"""The builder of streams: turns a dataflow's plan into operators over the streams of its imports.
 
 What an import is says what is made of it. The messages of a stream log are *events*, those of a collection *updates*.
 Operators of rows (filter, select, concat), `distinct` and the left side of an as-of join take events as events; all
@@ -67,7 +67,7 @@ _TAKEN = ("by", "over")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a stream has: columns, and whether its rows are events or updates.
+    """The shape of a stream: its columns, and whether its rows are events or updates.
 
     Attributes
     ----------
@@ -271,7 +271,7 @@ def _aggregated(stream: Stream, node: AggregateNode) -> Stream:
 
 
 def _fresh(name: str, taken: list[str]) -> str:
-    while name in taken:  # one turn per name that is like it
+    while name in taken:
         name = f"{name}_"
     return name
 
@@ -279,7 +279,7 @@ def _fresh(name: str, taken: list[str]) -> str:
 def _order(stream: Stream, order: tuple[_Order, ...]) -> list[str]:
     """Return columns of an order as `Stream.top` takes them: there a name and its direction are one text."""
     found = []
-    for column, way in order:  # one turn per column
+    for column, way in order:
         if column not in stream.schema.names:
             msg = f"could not order: found no column {shown(column)}"
             raise SchemaMismatchError(msg, hint=f"use one of the columns {shown(stream.schema.names)}")

@@ -1,4 +1,4 @@
-"""The recovery of an instance: what a start takes up from the command log, and from when on its dataflows are right.
+"""Recovery of an instance: checks the command log at a start, and chooses the as_of of each dataflow that it names.
 
 A command log is judged before it is taken over: whether it is the newest one of its instance, or went back. A start
 that follows takes up what the command log says by now, and nothing else: what this process has of its own, its
@@ -67,7 +67,7 @@ _ALL_FOLDERS: Final = "*"
 
 @dataclass(frozen=True)
 class Consent:
-    """What somebody said about outputs that are in doubt.
+    """The consent of a person about outputs that are in doubt.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class Consent:
 
     def __post_init__(self) -> None:
         """Check what was given."""
-        for id_, epoch in self.adopts.items():  # one turn per collection
+        for id_, epoch in self.adopts.items():
             if not isinstance(id_, str) or not isinstance(epoch, int) or isinstance(epoch, bool):
                 msg = f"could not run the instance: found adopts={shown(dict(self.adopts))}"
                 raise InvalidUsageError(msg, hint="give the start that wrote each collection: adopts={'totals': 7}")
@@ -158,7 +158,7 @@ def judged(
         name: _found(f"{directory.collections}/{name}", directory) for name in directory.folders() if name not in named
     }
     epochs: dict[str, int] = {}
-    for id_, each in outputs.items():  # one turn per output
+    for id_, each in outputs.items():
         fence = _own(each, instance)
         if fence is not None and _is_newer(fence, holder):
             epochs[id_] = fence.epoch
@@ -172,11 +172,11 @@ def judged(
     )
     if not epochs and not strays:
         return Judgement(above)
-    for id_, epoch in epochs.items():  # one turn per output
+    for id_, epoch in epochs.items():
         _log.warning("collection %r is %s", id_, "left" if id_ in consent.leaves else f"continued from start {epoch}")
     left = _left(flows, {id_ for id_ in epochs if id_ in consent.leaves}, consent)
     marks = [Mark(name, "left", folders[name].log_id) for name in strays]
-    for flow in left:  # one turn per dataflow
+    for flow in left:
         for export in flow.exports:
             name = directory.name_of(export)
             marks += [] if name is None else [Mark(name, "left", outputs[export.id].log_id)]
@@ -192,7 +192,7 @@ def _left(flows: Iterable[Dataflow], ids: set[str], consent: Consent) -> list[Da
     left = [flow for flow in flows if ids & set(flow.export_ids)]
     gone = {id_ for flow in left for id_ in flow.export_ids}
     readers = [flow for flow in flows if flow not in left and gone & set(flow.own_imports)]
-    while readers:  # at most one turn per dataflow
+    while readers:  # ends: each pass leaves fewer dataflows
         left = [*readers, *left]
         gone |= {id_ for flow in readers for id_ in flow.export_ids}
         readers = [flow for flow in flows if flow not in left and gone & set(flow.own_imports)]
@@ -226,7 +226,7 @@ def _refusal(
 
 
 def _found(path: str, directory: Directory) -> Found:
-    """Return what is at a path; nothing where that cannot be told: its dataflow says so, which alone does not run."""
+    """Return what is at a path; nothing where that is not known: its dataflow says so, which alone does not run."""
     try:
         return directory.found_at(path)
     except LogMissingError:
@@ -283,7 +283,7 @@ def resumed(state: State, dataflows: list[Dataflow], /) -> dict[tuple[str, ...],
     uppers = {each: uppers_of(state, each) for each in order}
     recorded = {each: begun for each in order if (begun := _recorded(state, each)) is not None}
     highest: dict[Dataflow, Antichain] = {}
-    for dataflow in reversed(order):  # one turn per dataflow, those that read others first
+    for dataflow in reversed(order):  # those that read others first
         bound = recorded.get(dataflow, Antichain.empty(dataflow.domain.arity))
         for upper in uppers[dataflow] if dataflow not in recorded else ():
             bound = bound.meet(stepped_back(upper, dataflow.domain))
@@ -292,7 +292,7 @@ def resumed(state: State, dataflows: list[Dataflow], /) -> dict[tuple[str, ...],
                 bound = bound.meet(highest[reader])
         highest[dataflow] = bound
     found: dict[tuple[str, ...], Dataflow] = {}
-    for dataflow in order:  # one turn per dataflow, those that are read first
+    for dataflow in order:  # those that are read first
         as_of = dataflow.as_of if highest[dataflow].is_empty else dataflow.as_of.meet(highest[dataflow])
         for each in dataflow.own_imports:
             if each in made_by:
@@ -317,7 +317,7 @@ def _recorded(state: State, dataflow: Dataflow) -> Antichain | None:
 def uppers_of(state: State, dataflow: Dataflow, /) -> list[Antichain]:
     """Return how far the outputs are that have been written."""
     found = []
-    for export in dataflow.exports:  # one turn per export
+    for export in dataflow.exports:
         path = state.directory.path_of(export)
         if path is None:
             continue
@@ -333,7 +333,7 @@ def uppers_of(state: State, dataflow: Dataflow, /) -> list[Antichain]:
 def _begun_at(state: State, dataflow: Dataflow, exports: Mapping[str, Export]) -> Antichain:
     """Return from when on a dataflow can begin that has not: as it says, or where its imports begin by now."""
     as_of = dataflow.as_of
-    for each in dataflow.imports:  # one turn per import
+    for each in dataflow.imports:
         try:
             log = state.opened(state.directory.source_of(each, exports))
         except TimelyError:
@@ -360,7 +360,7 @@ def without_too_much(state: State, commands: Iterable[Command], /, dataflows: It
     """
     of = {id_: dataflow for dataflow in dataflows for id_ in dataflow.export_ids}
     found: list[Command] = []
-    for command in commands:  # one turn per command
+    for command in commands:
         match command:
             case CreateDataflow(dataflow) if uppers_of(state, dataflow):
                 for id_ in dataflow.export_ids:
@@ -416,7 +416,7 @@ def follow(state: State, /, *, to_write: bool = False) -> None:
     # An id of what only this process has may be in use by now.
     taken = {id_ for ids in flows.keys() - there.keys() for id_ in ids}
     _drop_here(state, [*(id_ for ids in changed for id_ in ids), *taken])
-    for each in wanted:  # one turn per command
+    for each in wanted:
         _take_up(state, each, chosen)
 
 
@@ -457,7 +457,7 @@ def _take_up(state: State, command: Command, chosen: Mapping[tuple[str, ...], Da
 
 def _drop_here(state: State, ids: Iterable[str]) -> None:
     """Drop exports, those of dataflows that read them first."""
-    for id_ in ids:  # one turn per export
+    for id_ in ids:
         if id_ not in state.exports() or not state.instance.has(id_):
             continue
         _drop_here(state, [other for each in state.runs() if id_ in each.dataflow.own_imports for other in each.live])

@@ -1,4 +1,4 @@
-"""The introspection as collections: relations that a dataflow imports are kept as logs in the instance's directory.
+"""Introspection as collections: relations that a dataflow imports are kept as logs in the instance's directory.
 
 A relation that nobody imports costs nothing. Those that somebody does are brought up to date together, at most once a
 second, and only if one has changed: all at one time, so that what joins them sees one moment. Times are of the clock,
@@ -167,7 +167,7 @@ class Relations:
         relations, shows = state.relations(), state.instance.introspection
         names = self._wanted() | {id_: relations[id_] for id_ in more}
         found = {}
-        for id_, name in names.items():  # one turn per relation
+        for id_, name in names.items():
             path = state.directory.path_of(state.directory.export_of(id_, name))
             assert path is not None
             found[id_] = _Relation(path, shows.table(name))
@@ -200,12 +200,12 @@ class Relations:
 
     def _write(self, present: Mapping[str, _Relation], domain: TimeDomain) -> Antichain:
         """Bring logs to hold rows, all at one time; return their frontier."""
-        for id_, relation in present.items():  # one turn per relation
+        for id_, relation in present.items():
             if id_ not in self._kept:
                 self._kept[id_] = self._opened(relation, domain)
         at = int(clock.time() * _per_second(domain))
         at = max([at, *(self._kept[id_].log.frontier().elements[0][0] for id_ in present)])
-        for id_, relation in present.items():  # one turn per relation
+        for id_, relation in present.items():
             self._kept[id_].bring(relation.rows, at)
         return Antichain.of(at + 1)
 

@@ -1,4 +1,4 @@
-"""Requests of other processes: what an instance is asked to do by those who do not run it.
+"""Requests of other processes to an instance, passed as files in its directory.
 
 A request is a file in the directory of the instance, given its name as a whole. The process that maintains it takes
 requests in the order of their names, which begin with the time in twenty digits, and answers each by a file beside it.
@@ -15,8 +15,8 @@ Invariants
 1. A request is taken until it is answered: by the next start, if this one ends between, or is not the one that writes
    any more. That it was done is known again, and neither refused nor done once more: what it created names it, and
    what it changed is not as it was when it was begun. Only a value that was set back meanwhile is set once more.
-2. An answer is there as a whole, or not at all. As long as it is there, or was, its request is not taken: whoever takes
-   the answer deletes the request first.
+2. An answer is there as a whole, or not at all. As long as it is there, or was, its request is not taken: the client
+   that takes the answer deletes the request first.
 3. A request that fails of storage is tried again, but the others do not wait for it.
 4. An entry of the folder that cannot be read, or is no file at all, holds up no other one: it is passed over, with a
    warning once, until it can be read. Nothing but files is ever opened: to open a pipe would wait for a writer.
@@ -196,10 +196,10 @@ class Requests:
                 del kept[name]
         self._passed_over &= there
         taken, failed = 0, None
-        for name in asked:  # one turn per request
+        for name in asked:
             if f"{name}{_ANSWERED}" in there:
                 self._done.pop(name, None)
-                self._close(name)  # whoever answered it ended before it could
+                self._close(name)  # the process that answered it ended before it could
                 continue
             if name not in self._done:
                 try:
@@ -320,7 +320,7 @@ class Requests:
         """Delete what is left of requests that are answered, and answers that nobody took for a day."""
         before = clock.time_ns() - int(_KEPT_S * 1e9)
         there = set(names)
-        for name in names:  # one turn per file
+        for name in names:
             found = _OURS.fullmatch(name)
             if found is None:
                 continue

@@ -1,4 +1,4 @@
-"""The retention of an instance: what imports keep for requests, and what indexes may forget.
+"""Retention of an instance: retains imports for accepted requests, and compacts indexes.
 
 The imports of requests that are accepted are retained until what reads them retains them by itself.
 
@@ -7,8 +7,8 @@ Invariants
 1. A request is refused by since only if the state from which the decision was made had passed its as_of.
 2. From that decision on, until the request's end, a retainer of this process is alive and at or before what the request
    needs: unless the import cannot be written, or the process did not run for as long as the retainer counts.
-3. Retainers take no lock of the instance. Whoever has it calls `end` and `move` alone, which wait for no commit: a
-   thread writes what follows from them.
+3. Retainers take no lock of the instance. A thread that has it calls `end` and `move` alone, which wait for no
+   commit: another thread writes what follows from them.
 4. One retainer of a process and import covers all requests. It is written under the import's lock alone.
 5. No export is allowed to forget the newest time that it can answer (`may_forget`): else it could never answer again.
    So an index is not compacted past what is complete. A log that this instance does not write is not compacted.
@@ -69,7 +69,7 @@ class Wanted:
 
 
 class Accepted:
-    """What is retained for one request. Made by `ImportRetainers.begin`.
+    """An accepted request, with what is retained for it. Made by `ImportRetainers.begin`.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class _Import:
 
     @property
     def needed(self) -> Antichain | None:
-        """What all requests need together; None where there is none."""
+        """The frontier that all requests need together; None where there is none."""
         needs = list(self.needs.values())
         return reduce(Antichain.meet, needs) if needs else None
 
@@ -186,7 +186,7 @@ class ImportRetainers:
         """
         accepted = Accepted()
         try:
-            for each in wanted:  # one turn per import
+            for each in wanted:
                 self._begin(accepted, each, domain)
         except BaseException:
             self.end(accepted)
@@ -248,7 +248,7 @@ class ImportRetainers:
 
     def move(self, accepted: Accepted, as_of: Antichain, /) -> None:
         """Retain collections for a request from a later time on: it was begun from their since on."""
-        for entry in self._there():  # one turn per import
+        for entry in self._there():
             needed = entry.needs.get(accepted)
             if needed is not None and entry.log().kind == "collection" and needed.arity == as_of.arity:
                 entry.needs[accepted] = needed.join(as_of)
@@ -256,13 +256,13 @@ class ImportRetainers:
 
     def end(self, accepted: Accepted, /) -> None:
         """Let go what is retained for a request. May be called again."""
-        for entry in self._there():  # one turn per import
+        for entry in self._there():
             entry.needs.pop(accepted, None)
         self._write_soon()
 
     def end_all(self, *, but: Collection[Accepted] = ()) -> None:
         """Let go what is retained for all requests but some."""
-        for entry in self._there():  # one turn per import
+        for entry in self._there():
             for accepted in [each for each in list(entry.needs) if each not in but]:
                 entry.needs.pop(accepted, None)
         self._write_soon()
@@ -282,7 +282,7 @@ class ImportRetainers:
     def _forget_idle(self) -> None:
         """Know nothing any more of imports of which nothing is retained."""
         with self._lock:
-            for path, entry in list(self._imports.items()):  # one turn per import
+            for path, entry in list(self._imports.items()):
                 if not entry.users and not entry.needs and entry.written is None:
                     del self._imports[path]
 
@@ -291,7 +291,7 @@ class ImportRetainers:
     def write_due(self) -> float:
         """Move, renew and release what is due; return in how many seconds something is due next."""
         due_at, renew_s = float("inf"), self._expiry_s / 3
-        for entry in self._there():  # one turn per import
+        for entry in self._there():
             with entry.lock:
                 if entry.due_at(renew_s) <= self._now():
                     self._write(entry)
@@ -304,7 +304,7 @@ class ImportRetainers:
         try:
             log = entry.log()
             log.refresh()
-            for accepted, mine in list(entry.needs.items()):  # one turn per request
+            for accepted, mine in list(entry.needs.items()):
                 if not may_read(log.since(), mine):  # this process did not run for long: the read says so, by name
                     entry.needs.pop(accepted, None)
             needed = entry.needed
@@ -398,7 +398,7 @@ class Compaction:
 
     def compact(self) -> None:
         """Let the logs of indexes forget what nobody asks for any more."""
-        for running in self._state.runs():  # one turn per dataflow
+        for running in self._state.runs():
             for export in running.dataflow.exports:
                 if export.kind == "index" and export.id in running.live:
                     self._compact(export, running.dataflow.name)

@@ -1,4 +1,4 @@
-"""The runners of dataflows: what a dataflow of an instance reads, what writes its exports, and how far these are.
+"""Runners of dataflows: each reads one dataflow's imports, writes its exports, and knows their progress.
 
 Exports that keep rows have a log each: an index in the instance's directory, a log where somebody wants it, and for a
 subscribe or a copy-to of a plan with operators a log that ends with it. A subscribe or copy-to of an import as it is
@@ -122,13 +122,13 @@ class Runner(ABC):
         self.sources = {each.name: directory.source_of(each, exports) for each in self.dataflow.imports}
         self.logs: dict[str, Log] = {}
         self.outputs: dict[str, Log] = {}
-        for each in self.dataflow.imports:  # one turn per import
+        for each in self.dataflow.imports:
             path = self.sources[each.name]
             try:
                 log = directory.open_log(path)
             except StorageError:
                 if state.fence is None and self.passes_on is None:
-                    continue  # whoever follows reads outputs alone, and may have no credentials of imports
+                    continue  # a follower reads outputs alone, and may have no credentials of imports
                 raise
             said = {"path": path, "import": each.name}
             if each.log_id is not None and log.log_id != each.log_id:
@@ -164,7 +164,7 @@ class Runner(ABC):
 
     @property
     def upper_of_imports(self) -> dict[str, Antichain]:
-        """How far the imports are, as of the last look."""
+        """The uppers of the imports, as of the last look."""
         return {name: log.frontier() for name, log in self.logs.items()}
 
     def behind(self, upper: Antichain, /) -> dict[str, Antichain]:
@@ -204,7 +204,7 @@ class Runner(ABC):
         if called and dataflow.lasts:  # invariant 4
             msg = f"{what}: found Python function {called[0]!r}, which is not restartable"
             raise InvalidUsageError(msg, hint="create it as interactive, or say it in SQL")
-        for name, log in self.logs.items():  # one turn per import
+        for name, log in self.logs.items():
             if log.domain.types != domain.types:
                 msg = f"{what}: found times of types {domain.types}, import {name!r} has {log.domain.types}"
                 raise InvalidUsageError(msg, hint="describe it with the domain of its imports")
@@ -256,7 +256,7 @@ class Runner(ABC):
             Whether to look also where a look is a request.
         """
         news = False
-        for export in self.written:  # one turn per output
+        for export in self.written:
             if export.id in self.outputs:
                 log = self.outputs[export.id]
                 news = news or (log.has_news() if log.storage.local else far)
@@ -303,12 +303,12 @@ class Runner(ABC):
 
     @property
     def failures(self) -> list[Exception]:
-        """Why outputs stand, the newest look."""
+        """The failures of outputs that stand, as of the newest look."""
         return [] if self.engine is None else list(self.engine.failures)
 
     @property
     def has_failed(self) -> bool:
-        """Whether all outputs stand, as far as can be told: the only one, or as many as there are."""
+        """Whether all outputs stand, as far as is known: the only one, or as many as there are."""
         return len(self.failures) >= len(self.written) if len(self.written) > 1 else bool(self.failures)
 
     def sizes(self) -> tuple[tuple[str, int, int, int], ...]:
@@ -327,7 +327,7 @@ class Runner(ABC):
         outputs, consumer = self.outputs.values(), self.consumer
         if consumer is None:
             return
-        for log in (*self.logs.values(), *outputs):  # one turn per log
+        for log in (*self.logs.values(), *outputs):
             if self._state.directory.has(log.path) and log in outputs:
                 continue  # it is deleted
             log.refresh()
@@ -355,7 +355,7 @@ class _OperatorRunner(Runner):
         """Refuse an as_of of which an import tells nothing any more."""
         del what
         dataflow, domain = self.dataflow, self.dataflow.domain
-        for log in self.logs.values() if domain.arity == 1 else ():  # one turn per import
+        for log in self.logs.values() if domain.arity == 1 else ():
             since = readable_from([log], domain.minimum_frontier)
             if not may_read(since, dataflow.as_of):
                 raise passed_import(dataflow, log.path, domain.render_frontier(since))
@@ -380,7 +380,7 @@ class _OperatorRunner(Runner):
         )
         self.consumer, self.paths = engine.consumer, engine.paths
         found = {export.id: engine.log_at(self.path_of(export)) for export in self.written}
-        for export in self.written:  # one turn per output
+        for export in self.written:
             log, key = found[export.id], details_of(export).get("key")
             if export.kind == "index" and key:
                 assert isinstance(key, list)
@@ -403,7 +403,7 @@ class _OperatorRunner(Runner):
         scope = Scope(f"{dataflow.name} of instance {fence.instance}")
         streams = {name: scope.replay(log) for name, log in self.logs.items()}
         built = build(self.plan, scope, streams, functions=state.runtime.functions.known)
-        for export in self.written:  # one turn per output
+        for export in self.written:
             stream = built if export.kind == "log" else as_collection(built)
             key = details_of(export).get("key") or ()
             assert isinstance(key, list | tuple)
@@ -423,7 +423,7 @@ class _OperatorRunner(Runner):
         self.engine.limits = Limits(size_bytes=max_bytes or _STEP_BYTES)
         self.engine.begin()
         done = self.engine.step(run_tasks)
-        for arranged, look, leaf in self._arranged.values():  # one turn per index
+        for arranged, look, leaf in self._arranged.values():
             log = self.engine.log_at(leaf.path)
             log.refresh()
             arranged.before(look, leaf, log.domain.minimum_frontier, log.frontier(), run_tasks)
@@ -432,7 +432,7 @@ class _OperatorRunner(Runner):
 
     def sizes(self) -> tuple[tuple[str, int, int, int], ...]:
         found = []
-        for id_, (arranged, look, leaf) in self._arranged.items():  # one turn per index
+        for id_, (arranged, look, leaf) in self._arranged.items():
             rows, size = arranged.size_of(look, leaf)
             found.append((id_, rows, 1 if rows else 0, size))
         return tuple(found)
@@ -444,7 +444,7 @@ class _OperatorRunner(Runner):
 
 
 class _TaskRunner(Runner):
-    """Runs a continual task: its body is evaluated by whoever has Spark."""
+    """Runs a continual task, whose body a session of Spark evaluates."""
 
     engine: TaskEngine | None = None
     _ready: ReadyTask | None = None
@@ -498,7 +498,7 @@ class _TaskRunner(Runner):
         dataflow, domain, node = self.dataflow, self.dataflow.domain, self._node
         what, at = f"could not create dataflow {dataflow.name!r}", _begins_at(node, domain)
         wanted = None if at is None else domain.render_frontier(Antichain.of(at))
-        for log in _awaited(node, self.logs):  # one turn per import
+        for log in _awaited(node, self.logs):
             since = readable_from([log], domain.minimum_frontier)
             if at is not None and not since.less_equal(at):
                 shown_since = domain.render_frontier(since)

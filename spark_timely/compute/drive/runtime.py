@@ -1,4 +1,4 @@
-"""How an instance gets its work done: what whoever has a session of Spark hands over to the driver."""
+"""The runtime of an instance: functions that run tasks, copies and large peeks, given by a session of Spark."""
 
 from __future__ import annotations
 
@@ -147,13 +147,13 @@ class Functions:
 
     def forget(self, names: Iterable[str], /) -> None:
         """Let go of functions; unknown names are ignored."""
-        for name in names:  # one turn per function
+        for name in names:
             self._known.pop(name, None)
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """How an instance gets its work done.
+    """The functions by which an instance gets its work done.
 
     Attributes
     ----------

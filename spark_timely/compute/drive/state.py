@@ -46,7 +46,7 @@ FAR_POLL_S: Final = 1.0
 
 
 class State:
-    """What the parts of one driver share.
+    """The state that the parts of one driver share.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class State:
     follows : bool
         Whether this start only follows what another one writes.
     wants : callable
-        Whether whoever takes the batches of a subscribe, given by its id, has room for another one.
+        Whether the reader of a subscribe's batches, given by its id, has room for another one.
     errors : dict of int to str
         What is shown as the error of each dataflow; an empty text for none.
     failed : dict of int to BaseException

@@ -1,4 +1,4 @@
-"""The subscribes of an instance: each is read in a thread, one at a time of a subscribe, and gives batches.
+"""The subscribes of an instance: a thread reads each one, and queues its batches for the client.
 
 Invariants
 ----------
@@ -6,7 +6,7 @@ Invariants
 2. Where nothing has moved nothing is read; a look once a second finds what nobody said.
 3. A subscribe whose batches nobody takes holds up only itself.
 4. One that has given all that there is ends with the failure of what it waits for.
-5. Whoever waits for a batch learns of the end, whatever ended it: each thread that waits does.
+5. Each thread that waits for a batch learns of the end, whatever ended it.
 6. Nobody waits in the thread that hands batches in.
 """
 
@@ -110,7 +110,7 @@ class Subscribes:
     def give(self) -> bool:
         """State the batches that were read, and read on where there may be more; return whether any was stated."""
         given = False
-        for running, export in self._state.started_exports("subscribe"):  # one turn per subscribe
+        for running, export in self._state.started_exports("subscribe"):
             runner, upper = self._worker.runners.get(running.number), running.uppers.get(export.id)
             if runner is not None and not (upper is not None and upper.is_empty):
                 given = self._give(running, runner, export) or self._fail_behind(running, export) or given
@@ -156,7 +156,7 @@ class Subscribes:
                 reading.tries += 1
                 reading.again_at, reading.is_due = self._state.now() + pause_s(reading.tries), True
                 return False
-            # It never passes: whoever waits for the next batch learns of it, and of the end.
+            # It never passes: a thread that waits for the next batch learns of it, and of the end.
             self._end(running, export, None, error)
             return True
         assert subscription is not None
@@ -181,7 +181,7 @@ class Subscribes:
         running = self._state.instance.run(number)
         if running is None:
             return
-        for export in running.dataflow.exports:  # one turn per export
+        for export in running.dataflow.exports:
             upper = running.uppers.get(export.id)
             if export.kind == "subscribe" and export.id in running.live and (upper is None or not upper.is_empty):
                 self._end(running, export, None, error)

@@ -1,4 +1,4 @@
-"""The worker of an instance: it runs the dataflows that are there, each step in a thread, and knows what they wait for.
+"""The worker of an instance: runs the steps of its dataflows in threads, and watches the logs that they wait for.
 
 Invariants
 ----------
@@ -6,7 +6,7 @@ Invariants
 2. What fails for one dataflow ends nothing else: it is shown, and tried again.
 3. One step at a time of a dataflow. What is dropped while a step of it runs is let go after the step, and nothing of it
    is stated.
-4. Whoever finds an output taken over looks whether the instance was.
+4. A step that finds an output taken over looks whether the instance was.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Watches:
     def look(self) -> tuple[bool, dict[int, None]]:
         """Return whether any log has news, and which dataflows read those that have."""
         news, found = False, dict[int, None]()
-        for path, watched in self._watched.items():  # one turn per log
+        for path, watched in self._watched.items():
             try:
                 if not watched.has_news():
                     continue
@@ -163,7 +163,7 @@ class Worker:
     runners : dict of int to Runner
         What runs the dataflows that have begun here, by number.
     moved : set of int
-        Dataflows whose outputs or imports may have moved; whoever looks into it empties it.
+        Dataflows whose outputs or imports may have moved; each look empties it.
     watches : Watches
     threads : concurrent.futures.ThreadPoolExecutor
         Where steps run, and copies.
@@ -219,7 +219,7 @@ class Worker:
         for number in [number for number in self._broken if number not in runs]:
             del self._broken[number]
         readable = self._state.readable()
-        for number, running in runs.items():  # one turn per dataflow
+        for number, running in runs.items():
             if number not in self.runners and self._is_due(number):
                 self._begin(running, readable, checked)
 
@@ -323,7 +323,7 @@ class Worker:
         self._steps_failed.pop(number, None)
         self._failed_looks.pop(number, None)
         there = self._state.exports()
-        for export in runner.dataflow.exports:  # one turn per export
+        for export in runner.dataflow.exports:
             self._on_dropped(export, export.id in there)
 
     def begin_again(self) -> None:
@@ -354,7 +354,7 @@ class Worker:
         configured = state.instance.configuration.get("steps_at_once")
         most = configured if isinstance(configured, int) and configured > 0 else _STEPS_AT_ONCE
         started = {each.number for each in state.started()}
-        for number in list(self._dirty):  # one turn per dataflow with work
+        for number in list(self._dirty):
             if len(self._busy) >= most:
                 return
             runner = self.runners.get(number)
@@ -383,7 +383,7 @@ class Worker:
     def collect(self) -> bool:
         """State what steps that ended have brought; return whether any ended."""
         done = [number for number, future in self._busy.items() if future.done()]
-        for number in done:  # one turn per step
+        for number in done:
             future, runner = self._busy.pop(number), self.runners.get(number)
             if runner is None:
                 continue
@@ -425,7 +425,7 @@ class Worker:
         for failed in runner.failures:
             self._check_held_after(failed)
         uppers = runner.uppers()
-        for export in runner.dataflow.exports:  # one turn per export
+        for export in runner.dataflow.exports:
             if export.id not in uppers or export.kind in ("subscribe", "copy-to"):
                 continue
             instance.tell(Upper(export.id, number, uppers[export.id]))
@@ -443,7 +443,7 @@ class Worker:
 
     def _tell_imports(self, number: int, runner: Runner) -> None:
         self.moved.add(number)
-        for name, upper in runner.upper_of_imports.items():  # one turn per import
+        for name, upper in runner.upper_of_imports.items():
             self._state.instance.tell(ImportUpper(number, name, upper))
 
     def _tell_followed(self) -> None:
@@ -459,7 +459,7 @@ class Worker:
                 runner.look()
                 self._tell_uppers(number, runner)
 
-        for number, runner in self.runners.items():  # one turn per dataflow
+        for number, runner in self.runners.items():
             if number not in self._due:
                 self._guarded(number, runner, tell)
 
@@ -497,7 +497,7 @@ class Worker:
             return None
         made_by = {each: running for running in self._state.runs() for each in running.live}
         waiting, seen = [id_], set[str]()
-        while waiting:  # one turn per export
+        while waiting:
             id_ = waiting.pop()
             running = made_by.get(id_)
             if running is None or id_ in seen:
@@ -552,7 +552,7 @@ class Worker:
             lines: list[str] = []
             seen: set[str] = set()
             waiting: list[tuple[str, str]] = [("", id_)]
-            while waiting:  # one turn per collection and import
+            while waiting:
                 line, export = waiting.pop()
                 if line:
                     lines.append(line)
@@ -592,7 +592,7 @@ class Worker:
         behind = runner.behind(upper.join(view.as_of))
         if not behind:
             lines.append((f"{id_}: it has work to do", ""))
-        for name, frontier in behind.items():  # one turn per import
+        for name, frontier in behind.items():
             source = next(each for each in runner.dataflow.imports if each.name == name)
             at = domain.render_frontier(frontier)
             if source.export is not None:

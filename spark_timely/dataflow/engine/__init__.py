@@ -1,4 +1,4 @@
-"""Run a dataflow's outputs, without Spark: what reads files and runs tasks comes in as a parameter.
+"""The engine of dataflows: runs their outputs step by step, without Spark; tasks come in as a parameter.
 
 A step (`steps.Engine`) reads how far the logs of `inputs` are; `tracking` asks the progress layer which times are
 complete at each output; `cutting` cuts the range that waits, [upper, frontier), into tasks; `tasks` says what one task

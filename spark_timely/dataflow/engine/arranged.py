@@ -1,16 +1,16 @@
-"""Indexes by key of the logs that a dataflow looks into: found beside them, extended and merged in the background.
+"""Indexes by key of the logs that a dataflow looks into: found beside the logs, extended and merged in the background.
 
 An index of a log is in a folder of its own inside of the log's, shared by all that look into the log by the same key:
 `_spark_timely/by-…`. It has sorted runs, and numbered spines that say which runs count; a spine is written where none
-of its number is, so that of two copies that extend an index one wins. Whoever may not write there looks into what
-others keep, or into the log itself.
+of its number is, so that of two copies that extend an index one wins. A dataflow that may not write there looks
+into what others keep, or into the log itself.
 
 Invariants
 ----------
 1. An index is never needed: what it says is what the log says, and where it is missing, damaged, of another log or of
    another history of it, the log is read.
 2. An index has what is complete in its log, as of the newest commits that it names; a log that lacks one of them has
-   another index. So has one that has moved times up to the index's upper: what is past it could not be told apart.
+   another index. So has one that has moved times up to the index's upper: times past it would no longer be distinct.
 3. Times are moved up to what all need that retain the log, and no further: what nobody retains may be asked of the log.
 4. Files are deleted once they are replaced, and those that nobody has heard of after a day. A job that was planned
    before finds the newest spine by itself.
@@ -62,7 +62,7 @@ _MOST_TRIES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Indexing:
-    """How logs are indexed.
+    """Settings of indexes: from which sizes on logs are indexed, and whether that is done in the background.
 
     Attributes
     ----------
@@ -212,7 +212,7 @@ class Arrangements:
 
     def begin_waiting(self) -> None:
         """Begin what was found to be due, once the step is done that it would compete with."""
-        for key, call in self._waiting.items():  # one turn per index, at most two
+        for key, call in self._waiting.items():  # at most two indexes
             if self._threads is None:
                 self._threads = pool("index", 2, initializer=_yield_to_others)
             try:
@@ -405,7 +405,7 @@ def _groups(files: Files, shares: Sequence[Share], most: int) -> list[tuple[tupl
     """Put files together as far as one run may be made of them."""
     sizes = dict(zip(map(str, files.paths), files.bounds.sizes.tolist(), strict=True))
     groups: list[tuple[tuple[Share, ...], int]] = []
-    for share in shares:  # one turn per file
+    for share in shares:
         size = int(sizes[share.path])
         if groups and groups[-1][1] + size <= most:
             groups[-1] = (*groups[-1][0], share), groups[-1][1] + size

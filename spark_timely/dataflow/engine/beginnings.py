@@ -1,4 +1,4 @@
-"""Where outputs begin, and what is before: of logs that have forgotten, of delays, of a dataflow's as_of.
+"""Beginnings of outputs: the time from which each is computed, and the history that its inputs must still have.
 
 Invariants
 ----------
@@ -46,7 +46,7 @@ _log = logging.getLogger("spark_timely.dataflow")
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a step of an output needs of a log.
+    """The part of a log that a step of an output needs.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Need:
     at : Antichain
         From when on.
     needed : Antichain
-        Times at and beyond it must be told apart: see `spark_timely.log.machine.since`.
+        Times at and beyond it must stay distinct: see `spark_timely.log.machine.since`.
     """
 
     leaf: Replay
@@ -64,7 +64,7 @@ class Need:
 
 
 class Beginnings:
-    """Where the outputs of a dataflow begin, and what they need of the logs that they read.
+    """The beginnings of a dataflow's outputs, and what they need of the logs that they read.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class Beginnings:
     def needs(self, sink: Sink, state: StreamState, lower: Antichain) -> list[Need]:
         """Return what a step of an output from `lower` on needs: of each way from a log, and of its own state."""
         found = []
-        for leaf, delays in paths_of(sink.view):  # one turn per way from a log
+        for leaf, delays in paths_of(sink.view):
             log = self._logs[leaf.path]
             at = lower
             for delay in reversed(delays):
@@ -133,7 +133,7 @@ class Beginnings:
         begins: list[Antichain] = []
         if sink.as_of is not None and sink.view.updates and sink.as_of > least and sink.path not in self._looked_into:
             begins.append(Antichain.of(sink.as_of))
-        for leaf, delays in paths_of(sink.view):  # one turn per way from a log
+        for leaf, delays in paths_of(sink.view):
             since = beginning(self._logs[leaf.path])
             if since is None or since == self._logs[leaf.path].domain.minimum_frontier:
                 continue
@@ -179,7 +179,7 @@ class Beginnings:
         """Refuse an output of a compute instance that would begin after the time as of which it was accepted."""
         if sink.fence is None or sink.as_of is None:
             return
-        for leaf, _ in paths_of(sink.view):  # one turn per way from a log
+        for leaf, _ in paths_of(sink.view):
             log = self._logs[leaf.path]
             if may_read(log.since(), log.domain.minimum_frontier.join(Antichain.of(sink.as_of))):
                 continue
@@ -200,7 +200,7 @@ class Beginnings:
         ------
         SinceViolationError
         """
-        for need in self.needs(sink, state, lower):  # one turn per way from a log
+        for need in self.needs(sink, state, lower):
             log, leaf = self._logs[need.leaf.path], need.leaf
             if not may_read(log.since(), need.needed):
                 since, wanted = (leaf.domain.render_frontier(each) for each in (log.since(), need.at))
@@ -241,7 +241,7 @@ def check_whole(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
     ------
     SinceViolationError
     """
-    for sink in sinks:  # one turn per output
+    for sink in sinks:
         view = remembers(sink.view)
         needs_all = sink.is_whole if view is None else view.operator.looks_back is None
         if not needs_all or _has_begun(sink, logs[sink.path].stream(sink.stream)):
@@ -284,7 +284,7 @@ def _with_gap(
     """
     waiting = _asked(sink, events=events)
     seen: set[tuple[Replay, bool]] = set()
-    while waiting:  # one turn per log
+    while waiting:
         leaf, of_events = waiting.pop()
         if (leaf, of_events) in seen:
             continue
@@ -313,7 +313,7 @@ def _looked_into(sinks: Sequence[Sink], written: Mapping[str, Sequence[Sink]]) -
     """Return the paths of the outputs that events are looked up in, and of those that these are made from."""
     found: set[str] = set()
     waiting = [leaf.path for sink in sinks for leaf in dimensions_of(sink.view)]
-    while waiting:  # one turn per log
+    while waiting:
         path = waiting.pop()
         if path in written and path not in found:
             found.add(path)

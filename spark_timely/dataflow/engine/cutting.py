@@ -1,4 +1,4 @@
-"""How far a step goes, and how its work is cut into tasks.
+"""Cutting of work: how far a step goes, and the tasks into which its range is divided.
 
 Everything is decided in the times of the output: what is known of the files of the logs below is moved
 forward along each path of delays.
@@ -57,7 +57,7 @@ _MOST_TASKS: Final = 16
 
 
 class Files(Protocol):
-    """What is known of the files of a log."""
+    """The known bounds and sizes of a log's files."""
 
     @property
     def bounds(self) -> FileBounds:
@@ -69,7 +69,7 @@ class Files(Protocol):
 
     @property
     def rows(self) -> IntArray:
-        """How many rows each has; -1 where unknown."""
+        """The number of rows of each; -1 where unknown."""
 
     @property
     def least_diffs(self) -> IntArray:
@@ -95,7 +95,7 @@ def paths_of(view: View) -> list[tuple[Replay, Delays]]:
     found: dict[tuple[Replay, Delays], None] = {}
     seen: set[tuple[View, Delays]] = set()
     waiting: list[tuple[View, Delays]] = [(view, ())]
-    while waiting:  # one turn per operator and different delays behind it
+    while waiting:  # once per operator and distinct delays behind it
         at, delays = waiting.pop()
         if (at, delays) in seen:
             continue
@@ -137,7 +137,7 @@ class _Moved:
 
     def counts(self, numbers: npt.NDArray[np.intp]) -> list[TimeCounts]:
         moved = []
-        for counts in self.files.counts(numbers):  # one turn per file
+        for counts in self.files.counts(numbers):
             times, ok = _forward(self.delays, counts.times)
             moved.append(TimeCounts(times[ok], counts.rows[ok]))
         return moved
@@ -252,7 +252,7 @@ def cut_range(
         admitted = admit(chosen.bounds, chosen.counts, lo.times, hi.times, limits)
         hi, taken = Antichain.from_times(admitted.frontier, hi.arity), admitted.size_bytes
         chosen = _Range(parts, lo, hi)
-    for part in parts:  # one turn per path from a log
+    for part in parts:
         part.look_into(lo, hi)
     if not chosen.numbers.shape[0]:
         return hi, 0, []
@@ -276,7 +276,7 @@ def cut_range(
     n_tasks = max(n_tasks, min(_MOST_TASKS, -(-size // max(shuffle_bytes, 1 << 20))))
     ends = [lo, *_cuts(chosen, n_tasks), hi]
     tasks = []
-    for number, (low, high) in enumerate(itertools.pairwise(ends)):  # one turn per piece
+    for number, (low, high) in enumerate(itertools.pairwise(ends)):
         piece = _Range(parts, low, high)
         found = piece.files(np.arange(piece.numbers.shape[0]))
         if not found:
@@ -295,14 +295,14 @@ def _cuts(chosen: _Range, n_tasks: int) -> list[Antichain]:
     if n_tasks < 2:
         return []
     kept = []
-    for place in range(chosen.numbers.shape[0]):  # one turn per file: what is outside is let go of at once
+    for place in range(chosen.numbers.shape[0]):  # what is outside is let go of at once
         (counts,) = chosen.counts(np.array([place]))
         inside = within(counts.times, chosen.lo.times, chosen.hi.times)
         kept.append(TimeCounts(counts.times[inside], counts.rows[inside]))
     times = np.concatenate([each.times for each in kept])
     weights = np.concatenate([each.rows for each in kept])
     found = []
-    for bound in cut_times(times, weights, n_tasks):  # one turn per task
+    for bound in cut_times(times, weights, n_tasks):
         rest = times[~lexicographically_below(times, bound)]
         # What is between two of these are the times between two bounds, in any order of times.
         found.append(Antichain.from_times(minimal(np.concatenate([rest, chosen.hi.times])), chosen.hi.arity))
@@ -314,7 +314,7 @@ def _cut_rows(chosen: _Range, output: int, seq: int, n_tasks: int) -> list[Task]
     by_log = chosen.files(np.arange(chosen.numbers.shape[0]))
     flat: list[tuple[str, str]] = []
     sizes: list[npt.NDArray[np.int64]] = []
-    for path, numbers in by_log.items():  # one turn per log
+    for path, numbers in by_log.items():
         files = chosen.files_of(path)
         flat += [(path, str(name)) for name in files.paths[numbers]]
         sizes.append(files.bounds.sizes[numbers])
@@ -337,7 +337,7 @@ def _moved_to(files: Files) -> tuple[int, ...] | None:
 
 def _whole(piece: _Range, found: dict[str, npt.NDArray[np.intp]], task: Task) -> Task:
     shares, size = {}, 0
-    for path, numbers in found.items():  # one turn per log
+    for path, numbers in found.items():
         files = piece.files_of(path)
         shares[path] = tuple(Share(str(name), 0, WHOLE, _moved_to(files)) for name in files.paths[numbers])
         size += int(files.bounds.sizes[numbers].sum())

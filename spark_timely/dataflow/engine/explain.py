@@ -1,4 +1,4 @@
-"""Describe a dataflow and its progress, from what its capture logs say alone: from any process, while it runs or not.
+"""Description of a dataflow and its progress as text, read from its logs alone, by any process.
 
 The answer is text for people: operators, inputs and outputs, each with its frontier, and why an output stopped.
 """
@@ -39,7 +39,7 @@ __all__ = ["OperatorMetrics", "OutputProgress", "OutputState", "explain", "html"
 
 @dataclass(frozen=True, slots=True)
 class OutputState:
-    """How far an output is.
+    """The state of an output: how far it is.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class OutputState:
 
 @dataclass(frozen=True, slots=True)
 class OutputProgress:
-    """How much of what is complete an output has done; exact.
+    """The share of the complete times that an output has done; exact.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class OutputProgress:
 
 @dataclass(frozen=True, slots=True)
 class OperatorMetrics:
-    """What went through an operator for an output, as far as it is in the log.
+    """The rows and bytes that went through an operator for an output, as far as they are in the log.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ def outputs(scope: Scope, /) -> list[OutputState]:
     stopped = [sink for sink, note in notes.items() if note.failure is not None or opened[sink] is None]
     stuck = stuck_outputs(scope.sinks, uppers, frontiers, there, stopped)
     found = []
-    for sink in scope.sinks:  # one turn per output
+    for sink in scope.sinks:
         leaves = leaves_of(sink.view)
         front = sink.view.front({leaf: frontiers[leaf.path] for leaf in leaves})
         held = []
@@ -178,8 +178,8 @@ def _fronts(scope: Scope) -> dict[View, Antichain]:
     """Return the frontier of each operator, inputs first."""
     frontiers = _frontiers(scope, _inputs(scope))
     known: dict[View, Antichain] = {}
-    for sink in scope.sinks:  # one turn per output
-        for view in ordered(sink.view):  # one turn per operator
+    for sink in scope.sinks:
+        for view in ordered(sink.view):
             if view in known:
                 continue
             if isinstance(view, Replay):
@@ -202,13 +202,13 @@ def html(scope: Scope, /, title: str, *, done: Mapping[str, OutputProgress] | No
     nodes, writers = [], dict[str, list[str]]()
     for sink in scope.sinks:
         writers.setdefault(sink.path, []).append(sink.name)
-    for view, frontier in _fronts(scope).items():  # one turn per operator
+    for view, frontier in _fronts(scope).items():
         said = [view.path] if isinstance(view, Replay) else [view.describe()] if view.describe() else []
         before = writers.get(view.path, []) if isinstance(view, Replay) else [source.name for source in view.inputs]
         lines = (*said, f"frontier {view.domain.show_frontier(frontier)}")
         nodes.append(Node(view.name, lines, tuple(before), strong=isinstance(view, Replay)))
     rows, head = [], ["output", "log", "stream", "upper", "waits", "held by"]
-    for state, sink in zip(outputs(scope), scope.sinks, strict=True):  # one turn per output
+    for state, sink in zip(outputs(scope), scope.sinks, strict=True):
         domain = sink.view.domain
         upper, front = domain.show_frontier(state.upper), domain.show_frontier(state.frontier)
         waits = "" if state.upper == state.frontier else f"{upper} to {front}"
@@ -237,13 +237,13 @@ def explain(scope: Scope, /) -> str:
     """
     lines = []
     fronts = _fronts(scope)
-    for view, front_of_view in fronts.items():  # one turn per operator
+    for view, front_of_view in fronts.items():
         below = f" of {', '.join(source.name for source in view.inputs)}" if view.inputs else ""
         frontier = view.domain.render_frontier(front_of_view)
         lines.append(f"{view.name}{below}: {view.describe()}".rstrip(": ") + f" | frontier {frontier}")
         if isinstance(view, AsOfJoin):
             lines += _joined(scope, view, fronts)
-    for state, sink in zip(outputs(scope), scope.sinks, strict=True):  # one turn per output
+    for state, sink in zip(outputs(scope), scope.sinks, strict=True):
         domain = sink.view.domain
         upper, front = domain.render_frontier(state.upper), domain.render_frontier(state.frontier)
         held = f", held by {', '.join(state.held_by)}" if state.held_by else ""
@@ -264,7 +264,7 @@ def explain(scope: Scope, /) -> str:
                 f"  error: its inputs are at {domain.render_frontier(state.stuck_before)}, nothing below can move"
             )
         if state.upper != state.frontier:
-            for leaf, ranges in sink.view.pre(state.upper, state.frontier).items():  # one turn per log
+            for leaf, ranges in sink.view.pre(state.upper, state.frontier).items():
                 parts = (f"{domain.render_frontier(lo)} to {domain.render_frontier(hi)}" for lo, hi in ranges)
                 lines.append(f"  reads {leaf.name} {', '.join(parts)}")
     return "\n".join([f"dataflow {scope.name!r}", *(f"  {line}" for line in lines)])
@@ -285,7 +285,7 @@ def _kept(scope: Scope, sink: Sink, view: Remembered) -> list[str]:
     if operator.why_apart and log is not None:
         n_dead = int(log.dead_files().rows.sum())
         lines.append(f"  set apart {n_dead:,} rows, as dead letters of {sink.path}: {operator.why_apart}")
-    for look, leaf in looks_of(view, own).items():  # one turn per log
+    for look, leaf in looks_of(view, own).items():
         if leaf is not own:
             lines.append(f"  looks into its input {leaf.path} by {', '.join(look.key)}: {_size(scope, leaf)}")
         lines.append(f"    {_index(scope, look, leaf)}")
@@ -315,7 +315,7 @@ def _roots(path: str, held_by: Mapping[str, tuple[str, ...]]) -> set[str]:
     found: set[str] = set()
     seen = {path}
     waiting = [path]
-    while waiting:  # one turn per log
+    while waiting:
         at = waiting.pop()
         below = held_by.get(at, ())
         if not below:
@@ -364,7 +364,7 @@ def metrics(scope: Scope, /) -> list[OperatorMetrics]:
         log = _opened(scope, sink.path)
         steps: list[Mapping[str, Any]] = [] if log is None else list(steps_of(log, sink))
         ends = state.lag, None if state.failure is None else state.failure.message
-        for view in ordered(sink.view):  # one turn per operator
+        for view in ordered(sink.view):
             rows = sum(step["rows"].get(view.name, 0) for step in steps)
             size = sum(step["bytes"].get(view.name, 0) for step in steps)
             own = [step for step in steps if view.name in step["rows"]]
@@ -394,9 +394,9 @@ def progress(scope: Scope, files_of: Callable[[Replay], Files]) -> list[OutputPr
     Cost: exact times of each file are read once, from its footer; they are kept where `files_of` keeps them.
     """
     found = []
-    for state, sink in zip(outputs(scope), scope.sinks, strict=True):  # one turn per output
+    for state, sink in zip(outputs(scope), scope.sinks, strict=True):
         done = total = 0
-        for leaf, delays in paths_of(sink.view):  # one turn per log and different delays behind it
+        for leaf, delays in paths_of(sink.view):
             upper, frontier = state.upper, state.frontier
             for delay in reversed(delays):
                 upper, frontier = delay.back(upper), delay.back(frontier)
@@ -412,7 +412,7 @@ def _rows(files: Files, upper: Antichain) -> int:
     bounds = files.bounds
     numbers = np.flatnonzero(~bounds.known | ~upper.beyond(bounds.minima))
     found = 0
-    for number in numbers:  # one turn per file
+    for number in numbers:
         (counts,) = files.counts(np.array([number]))
         found += int(counts.rows[~upper.beyond(counts.times)].sum())
     return found
@@ -426,7 +426,7 @@ def _inputs(scope: Scope) -> dict[str, Log | None]:
 
 def _frontiers(scope: Scope, logs: Mapping[str, Log | None]) -> Mapping[str, Antichain]:
     found = {}
-    for sink in scope.sinks:  # one turn per output
+    for sink in scope.sinks:
         for leaf in leaves_of(sink.view):
             if leaf.path not in found:
                 log = logs[leaf.path]

@@ -1,4 +1,4 @@
-"""Which logs an output is made from, and whether they are still those that it was made from before.
+"""Inputs of an output: checks that the logs that it reads are still those that it was made from.
 
 A log may be deleted, and another one made under its path; or it may be put back to an earlier state, and grow again by
 other commits. Its frontier alone does not tell. So the ids of the logs and their newest commits are in the output's own
@@ -63,7 +63,7 @@ class Inputs:
         """Return the logs that an output is made from, through other outputs too."""
         found: dict[str, None] = {}
         waiting = [sink]
-        while waiting:  # one turn per output and log
+        while waiting:
             for leaf in leaves_of(waiting.pop().view):
                 if leaf.path not in found:
                     found[leaf.path] = None
@@ -85,7 +85,7 @@ class Inputs:
             one has not are kept.
         """
         found: dict[str, InputNote] = {}
-        for path in self.below[sink]:  # one turn per log
+        for path in self.below[sink]:
             if self._is_own(path):
                 continue
             log, commits = self._logs[path], self._commits(path)
@@ -165,7 +165,7 @@ class Inputs:
             If a log cannot be read.
         """
         found = {}
-        for path in self.below[sink]:  # one turn per log
+        for path in self.below[sink]:
             noted, log_id = self._noted(note, path), self._logs[path].log_id
             if noted is not None and noted.id == log_id:
                 found[path] = InputNote(log_id, self._differing(sink, path, noted.commits, fresh=fresh))
@@ -188,14 +188,14 @@ class Inputs:
             The inputs as `found` gives them.
         """
         said = []
-        for path, now in found.items():  # one turn per log
+        for path, now in found.items():
             noted = self._noted(note, path)
             if noted is not None and noted.id != now.id:
                 said.append(other_log(path, now.id, noted.id, of_clone(self._logs[path])))
             elif now.commits:
                 said.append(describe_others(self._logs[path], now.commits, "the output was made from"))
         present = {self._logs[path].log_id for path in self.below[sink]}
-        for path, before in note.inputs.items():  # one turn per log
+        for path, before in note.inputs.items():
             if before.id not in present and not any(
                 same_place(path, other, self._logs[other].storage_options) for other in self.below[sink]
             ):

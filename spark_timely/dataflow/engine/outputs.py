@@ -1,4 +1,4 @@
-"""The outputs of a dataflow while it runs: how far they are, which stopped and why, whether it was dropped.
+"""Outputs of a running dataflow: their uppers, their failures, and the commits that record either.
 
 Invariants
 ----------
@@ -8,7 +8,7 @@ Invariants
    failures may pass by themselves: they are tried again after pauses that grow, whether or not an input moves.
 3. No failure goes unreported: one that cannot be written into the output's log ends the query, after some tries.
 4. An output is written by one plan, whose fingerprint its notes have; commits are refused where they have another. A
-   plan that replaces another writes its own first, so that whoever has the old one is refused from then on. Whether
+   plan that replaces another writes its own first, so that a process with the old one is refused from then on. Whether
    the code is another is asked with the inputs that the output was made from; whether these changed, apart from it.
 5. From its first step on an output is where the dataflow itself brought it, with no rows but its own, or it stops: what
    it was moved past would never be computed. What is wrong without its beginning (`Sink.is_whole`) also begins there.
@@ -118,7 +118,7 @@ class Outputs:
     run : str
         The run of the query.
     tries : int
-        How often in a row a failure that may pass is tried, by a query that ends and where it cannot be told.
+        How often in a row a failure that may pass is tried, by a query that ends, and where no query is known.
     now : callable
         A clock in seconds that never goes back.
 
@@ -177,7 +177,7 @@ class Outputs:
         """
         now = self._now()
         woken = [sink for sink, due in self._waiting(bounded=bounded).items() if due <= now]
-        for sink in woken:  # one turn per output
+        for sink in woken:
             self._forget(sink)
         return bool(woken)
 
@@ -196,7 +196,7 @@ class Outputs:
         OwnershipError
             If a newer epoch was here.
         """
-        for sink in self._sinks:  # one turn per output
+        for sink in self._sinks:
             if sink.fence is not None:
                 _report(self._logs[sink.path], sink, partial(_fenced, sink))
             _report(self._logs[sink.path], sink, partial(self._claim, sink))
@@ -235,8 +235,8 @@ class Outputs:
         Returns
         -------
         TimelyError or None
-            The output is another's by now, has another plan, others moved it, it was made from other inputs, or that
-            cannot be told as one cannot be read.
+            The output is another's by now, has another plan, others moved it, it was made from other inputs, or one
+            of them cannot be read.
         """
         note = note_of(state, sink)
         plan = _as_made(self._plans, self._inputs, sink, note)
@@ -257,7 +257,7 @@ class Outputs:
             Logs that could not be, by path.
         """
         found: dict[Sink, StreamState] = {}
-        for sink in self._sinks:  # one turn per output
+        for sink in self._sinks:
             error = broken.get(sink.path)
             state = None if error is not None else self._logs[sink.path].stream(sink.stream)
             if state is None:
@@ -347,7 +347,7 @@ class Outputs:
             if before.failure == failure:
                 return True
             if self._tries[sink] > 1 and any(_is_like(each, failure) for each in before.failures):
-                # Told when it failed first: a job says it in other words each time.
+                # Reported when it failed first: a job says it in other words each time.
                 _log.warning(
                     "%s: output %r failed again, %d times: %s", sink.owner, sink.name, self._tries[sink], error
                 )
@@ -450,7 +450,7 @@ def check_plans(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
     """
     inputs = Inputs(sinks, logs)
     plans = plans_of(sinks, inputs.ids())
-    for sink in sinks:  # one turn per output
+    for sink in sinks:
         state = logs[sink.path].stream(sink.stream) if sink.path in logs else None
         if state is not None and state.owner == sink.owner:  # another owner is refused for that
             plan = _as_made(plans, inputs, sink, note_of(state, sink))
@@ -491,7 +491,7 @@ def _allowed(sink: Sink, plan: Plan) -> tuple[str, ...]:
 def drop_output(log: Log, sink: Sink, run: str) -> None:
     """Let no run of a query of this name append to an output any more (invariant 1). Its frontier stays where it is."""
     log.refresh()
-    # As many turns as others commit meanwhile.
+    # Tried again as often as others commit meanwhile.
     _report(log, sink, lambda state: (note_of(state, sink).without(run), "dropped", ()), count())
 
 

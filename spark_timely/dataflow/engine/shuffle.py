@@ -1,4 +1,4 @@
-"""Work by key in two phases with a shuffle between them, for a piece that is too large for one task.
+"""Shuffle by key in two phases, for a piece of work that is too large for one task.
 
 For an aggregate, and for an operator over all history, over operators that go row by row. First tasks read a share of
 the rows each, and put them in buckets of keys (`shuffle_write`): of an aggregate grouped, so that groups travel, not
@@ -60,7 +60,7 @@ def shuffled_aggregate(view: View) -> Aggregate | None:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What a task sends to a bucket.
+    """The data that a task sends to a bucket.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ def _packed(rows: pa.Table, buckets: npt.NDArray[np.integer], n_buckets: int) ->
     order = np.argsort(buckets, kind="stable")
     starts = np.searchsorted(buckets[order], np.arange(n_buckets + 1, dtype=buckets.dtype))
     most = max(1, rows.num_rows * _BLOCK_BYTES // max(rows.nbytes, 1))
-    for bucket in range(n_buckets):  # one turn per bucket
+    for bucket in range(n_buckets):
         for first in range(int(starts[bucket]), int(starts[bucket + 1]), most):  # and block
             places = order[first : min(first + most, int(starts[bucket + 1]))]
             sink = pa.BufferOutputStream()
@@ -147,7 +147,7 @@ def blocks_of(parts: pa.Table, n_keys: int, n_buckets: int) -> Iterator[tuple[in
 def tables_of(contents: Sequence[bytes]) -> list[pa.Table]:
     """Return the tables of packed parts."""
     tables = []
-    for content in contents:  # one turn per task
+    for content in contents:
         with pa.ipc.open_stream(pickle.loads(content)) as stream:
             tables.append(stream.read_all())
     return tables
@@ -172,7 +172,7 @@ def shuffle_read(
     """
     counts = Counts()
     tables: list[pa.Table] = []
-    for content in contents:  # one turn per task
+    for content in contents:
         found = pickle.loads(content)
         if isinstance(found, OperatorError):
             return TaskResult(error=found)

@@ -1,4 +1,4 @@
-"""Run dataflows: job by job, those of one query in turn, until nothing that is complete waits any more.
+"""The engine's loop: plans the steps of outputs that are ready, runs their tasks, and appends what they wrote.
 
 A job: read the uppers; propagate; see which outputs are ready; plan the next steps of each, one behind the other; cut
 them into tasks; run all tasks at once; append the files of each step, if its output's upper is still what it was. A
@@ -105,7 +105,7 @@ RunTasks = Callable[[Sequence[OutputPlan], Sequence[Task]], Sequence[TaskResult]
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What a step did to one output.
+    """The result of a step for one output.
 
     Attributes
     ----------
@@ -300,7 +300,7 @@ class Engine:
 
     @property
     def failures(self) -> list[Exception]:
-        """Why outputs stopped."""
+        """The failures that stopped outputs."""
         return list(self._outputs.failures.values())
 
     @property
@@ -420,7 +420,7 @@ class Engine:
         if self._retain is None or len(self._states) < len(self._sinks):
             return
         needed: dict[str, Antichain] = {}
-        for sink, state in self._states.items():  # one turn per output and way from a log
+        for sink, state in self._states.items():
             for need in self._beginnings.needs(sink, state, state.frontier):
                 path, mine, since = need.leaf.path, need.needed, self._logs[need.leaf.path].since()
                 if path != sink.path and not may_read(since, mine):
@@ -430,7 +430,7 @@ class Engine:
                     mine = since
                 needed[path] = mine.meet(needed[path]) if path in needed else mine
         owner = f"dataflow {self.name}"
-        for path, antichain in needed.items():  # one turn per input
+        for path, antichain in needed.items():
             if path in self._unretained:
                 continue
             try:
@@ -463,7 +463,7 @@ class Engine:
         errors = {sink: self._outputs.refused(sink, state, fresh=fresh) for sink, state in self._states.items()}
         # What such a log declares complete was not computed, or from another input: nothing is made from it either.
         wrong = {sink for sink, error in errors.items() if error is not None}
-        for sink, state in self._states.items():  # one turn per output
+        for sink, state in self._states.items():
             if sink in self._outputs.failures:
                 continue
             note = note_of(state, sink)
@@ -495,14 +495,14 @@ class Engine:
         """
         broken = refreshed(self._logs, {sink.path: None for sink in self._sinks})
         self._states = self._outputs.states(broken)
-        for sink, state in self._states.items():  # one turn per output
+        for sink, state in self._states.items():
             self._forget_before(sink, state)
         broken = refreshed(self._logs, inputs)
         frontiers = {path: self._logs[path].frontier() for path in self._inputs if path not in broken}
         uppers = {sink: state.frontier for sink, state in self._states.items()}
         self._frontiers = frontiers
         refused = self._tracking.update(uppers, frontiers)
-        for sink in self._sinks:  # one turn per output
+        for sink in self._sinks:
             found: Exception | None = refused.get(sink)
             for leaf in leaves_of(sink.view):
                 error = broken.get(leaf.path) or refused.get(leaf.path)
@@ -544,7 +544,7 @@ class Engine:
         """Stop outputs that can never move, though their inputs have something for them."""
         uppers = {sink: state.frontier for sink, state in self._states.items()}
         stuck = stuck_outputs(self._sinks, uppers, self._frontiers, self._logs, self._outputs.failures)
-        for sink, goal in stuck.items():  # one turn per output
+        for sink, goal in stuck.items():
             domain = sink.view.domain
             upper, far = domain.render_frontier(uppers[sink]), domain.render_frontier(goal)
             msg = (
@@ -584,9 +584,9 @@ class Engine:
                 self._throw_away(sink, files, steps[place + 1 :], found[place + 1 :])
                 self._outputs.fail(sink, state, failed)
                 continue
-            told, n_dead = self._told(mine), sum(file.n_rows for file in files if file.event == "dead")
+            metrics, n_dead = self._metrics(mine), sum(file.n_rows for file in files if file.event == "dead")
             begins = self._beginnings.said(sink, state, step.begins)
-            after = self._append(sink, state, files, step.upper, OutputNote(inputs[sink], told, begins=begins))
+            after = self._append(sink, state, files, step.upper, OutputNote(inputs[sink], metrics, begins=begins))
             if after is not None and begins is not None:
                 self._forget_before(sink, after)
             if after is not None and n_dead:
@@ -634,7 +634,7 @@ class Engine:
     def _index_own(self, sink: Sink, state: StreamState, run_tasks: RunTasks) -> None:
         """Have the index of what an output remembers extended, after a large step: the next would read all of it."""
         own = self._own.get(sink)
-        for look, leaf in self._looks[sink].items():  # one turn per log that is looked into
+        for look, leaf in self._looks[sink].items():
             if leaf is own:
                 needed = self._needed(look, state.frontier)
                 self._arranged.before(look, leaf, state.frontier, state.frontier, run_tasks, needed)
@@ -642,13 +642,13 @@ class Engine:
     def _before(self, sink: Sink, lo: Antichain, hi: Antichain, run_tasks: RunTasks) -> dict[Look, Before]:
         """Return where what an output looks up before a range is."""
         found = {}
-        for look, leaf in self._looks[sink].items():  # one turn per log that is looked into
+        for look, leaf in self._looks[sink].items():
             found[look] = self._arranged.before(look, leaf, lo, hi, run_tasks, self._needed(look, lo))
         return found
 
     def _needed(self, look: Look, lo: Antichain) -> Antichain:
         """Return what all outputs that look into a log have done, behind which they never look again."""
-        for other, looks in self._looks.items():  # one turn per output
+        for other, looks in self._looks.items():
             if other in self._states and any(each.path == look.path for each in looks):
                 lo = lo.meet(self._states[other].frontier)
         return lo
@@ -676,7 +676,7 @@ class Engine:
         waiting = [(sink, state, state.frontier, upper) for sink, state, upper in ready]
         for ahead in range(most):
             left = []
-            for sink, state, lower, upper in waiting:  # one turn per output
+            for sink, state, lower, upper in waiting:
                 try:
                     begins = self._beginnings.later(sink, state)
                     if begins is not None:
@@ -789,7 +789,7 @@ class Engine:
         found: list[list[TaskResult] | Exception] = [[] for _ in steps]
         todo = [list(tasks)] if tasks else []
         broken: set[Sink] = set()
-        while todo:  # one turn; after a failure one more per output, and one more per step of those that fail
+        while todo:  # once; after a failure again per output, and per step of those that fail
             together = todo.pop(0)
             concerned = list({task.output: None for task in together})
             sinks = list({steps[number].sink: None for number in concerned})
@@ -798,7 +798,7 @@ class Engine:
             try:
                 results = run_tasks(outputs, together)
             except Exception as error:
-                for number, seq in {(task.output, task.seq): None for task in together}:  # one turn per step
+                for number, seq in {(task.output, task.seq): None for task in together}:
                     discard_job(self._logs[steps[number].sink.path], outputs[number].stream, seq, outputs[number].job)
                 if is_cancelled(error):
                     raise
@@ -812,19 +812,19 @@ class Engine:
                     found[concerned[0]] = error
                     broken.update(sinks)
                 continue
-            for task, result in zip(together, results, strict=True):  # one turn per task
+            for task, result in zip(together, results, strict=True):
                 mine = found[task.output]
                 assert isinstance(mine, list)
                 mine.append(result)
         return found
 
     @staticmethod
-    def _told(results: Sequence[TaskResult]) -> dict[str, object]:
+    def _metrics(results: Sequence[TaskResult]) -> dict[str, object]:
         """Return what a step did, for the output's log: it tells where rows come and go, from any process."""
         rows: dict[str, int] = {}
         sizes: dict[str, int] = {}
-        for result in results:  # one turn per task
-            for name, (n, size) in result.counts.items():  # one turn per operator
+        for result in results:
+            for name, (n, size) in result.counts.items():
                 rows[name] = rows.get(name, 0) + n
                 sizes[name] = sizes.get(name, 0) + size
         times = [result.times for result in results]
@@ -832,13 +832,13 @@ class Engine:
         n_times = None
         if len(known) == len(times):
             n_times = unique_times(np.concatenate(known))[0].shape[0] if known else 0
-        told = {"tasks": len(results), "times": n_times, "rows": rows, "bytes": sizes}
+        metrics = {"tasks": len(results), "times": n_times, "rows": rows, "bytes": sizes}
         dead = sum(file.n_rows for result in results for file in result.files if file.event == "dead")
-        return {**told, "dead": dead} if dead else told
+        return {**metrics, "dead": dead} if dead else metrics
 
 
 class Retained(Protocol):
-    """What keeps a log for a consumer: `spark_timely.datasource.retaining.RetainedPosition` is one."""
+    """A retainer of a log for a consumer: `spark_timely.datasource.retaining.RetainedPosition` is one."""
 
     def stand(self, needed: Antichain, identity: str | None, log: Log | None = None) -> None:
         """Retain what is needed from now on; `log` shows what has become of what was retained."""
@@ -876,7 +876,7 @@ _CANCELLED: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How long one call of a query that stays alive runs.
+    """The bounds of one call of a query that stays alive.
 
     Attributes
     ----------
@@ -904,7 +904,7 @@ class Bounds:
 
 
 class Advances(Protocol):
-    """What a query advances beside others: an engine of a dataflow, or of a continual task. See `Engine`."""
+    """An engine that a query advances beside others: of a dataflow, or of a continual task. See `Engine`."""
 
     @property
     def failures(self) -> list[Exception]: ...  # noqa: D102 - see `Engine`
@@ -972,7 +972,7 @@ def advance_all(
     began, n_steps = now(), 0
     for engine in engines:
         _guarded(engine, broken, lambda engine=engine: engine.begin(pinned=not lives))  # type: ignore[misc]
-    while True:  # one turn per job of the dataflow that has most to do
+    while True:  # once per job of the dataflow that has most to do
         before = n_steps
         for engine in engines:
             if engine in broken:

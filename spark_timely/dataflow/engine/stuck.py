@@ -1,4 +1,4 @@
-"""Outputs that can never move: behind what their inputs have, while nothing that feeds them can move.
+"""Detection of outputs that can never move, because nothing that feeds them can move.
 
 A log that others write too may wait for them, for as long as they like. In one that a dataflow keeps for itself nobody
 else writes: where it lets nobody past what its writers have done, that is an internal error, and is reported as one
@@ -53,7 +53,7 @@ def stuck_outputs(
     goals: dict[Sink, Antichain] = {}
     moving: set[Sink] = set()
     found: dict[Sink, Antichain] = {}
-    for sink, leaves in _each_after_its_inputs(sinks, writers):  # one turn per output
+    for sink, leaves in _each_after_its_inputs(sinks, writers):
         below = [other for leaf in leaves for other in writers.get(leaf.path, ())]
         known = sink in uppers and all(leaf.path in frontiers for leaf in leaves)
         if not known or sink in excused or any(other in moving for other in below):
@@ -64,7 +64,7 @@ def stuck_outputs(
             moving.add(sink)
             continue
         far: dict[Replay, Antichain] = {}
-        for leaf in leaves:  # one turn per log
+        for leaf in leaves:
             far[leaf] = frontiers[leaf.path]
             mine = writers.get(leaf.path, [])
             if mine and all(other.kept for other in mine):
@@ -95,7 +95,7 @@ def _each_after_its_inputs(
     found: dict[Sink, list[Replay]] = {}
     leaves = {sink: leaves_of(sink.view) for sink in sinks}
     waiting = [(sink, False) for sink in reversed(sinks)]
-    while waiting:  # two turns per output and use
+    while waiting:  # at most twice per output and use
         sink, ready = waiting.pop()
         if sink in found:
             continue

@@ -1,4 +1,4 @@
-"""What one task computes: a piece of an output's range, read, computed and written where it runs.
+"""A task: reads, computes and writes one piece of an output's range, in the process where it runs.
 
 Invariants
 ----------
@@ -94,7 +94,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Where what a log holds before a range is.
+    """The places that have what a log holds before a range: index and files.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ class ReadRange(Protocol):
 
 @dataclass(frozen=True)
 class OutputPlan:
-    """What tasks need to know of an output.
+    """The description of an output for its tasks.
 
     Attributes
     ----------
@@ -250,7 +250,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What became of a task.
+    """The result of a task.
 
     Attributes
     ----------
@@ -356,7 +356,7 @@ class Lookups:
 
     @property
     def keys(self) -> KeyRange:
-        """Of which the task computes anything."""
+        """The range of keys of which the task computes anything."""
         return self._task.keys
 
     @property
@@ -460,7 +460,7 @@ class Counts:
 
     def add(self, counts: Mapping[str, tuple[int, int]]) -> None:
         """Add what was counted elsewhere."""
-        for name, (rows, size) in counts.items():  # one turn per operator
+        for name, (rows, size) in counts.items():
             before = self.by_operator.get(name, (0, 0))
             self.by_operator[name] = before[0] + rows, before[1] + size
 
@@ -504,8 +504,8 @@ def write_result(
     if before is not None and before.apart is not None:
         files += _write_dead(task, output, before.apart)
     distinct = unique_times(times)[0]
-    told = distinct if distinct.shape[0] <= _MOST_TIMES else None
-    return TaskResult(tuple(files), counts=counts.by_operator, times=told)
+    few = distinct if distinct.shape[0] <= _MOST_TIMES else None
+    return TaskResult(tuple(files), counts=counts.by_operator, times=few)
 
 
 def _write_dead(task: Task, output: OutputPlan, apart: Apart) -> list[DataFile]:
@@ -591,7 +591,7 @@ def run_twice(
         second[step] = _digest(rows)
 
     view.run(backwards, lo, hi, wanted, watch=seen_again, in_parts=True, before=before)
-    for step, digest in first.items():  # one turn per operator and range, inputs before what is made of them
+    for step, digest in first.items():  # inputs before what is made of them
         if digest != second[step]:
             at, low, high, _ = step
             found = f"other rows the second time: {digest[0]} rows, then {second[step][0]}"

@@ -1,4 +1,4 @@
-"""Which ranges wait at which output: the dataflow as a graph that the progress layer tracks.
+"""Tracking of a dataflow: its graph in the progress layer, and the range of times that waits at each output.
 
 The inputs' logs and the outputs' are nodes at which capabilities are held: of an input at each element of its log's
 frontier, of an output at its upper. Views that leave times as they are hand them on. A delay has no path through it:
@@ -49,9 +49,9 @@ class Tracking:
         minimum = tuple(kind.lo for kind in sinks[0].view.domain.types)
         builder = Builder(len(minimum), name=f"dataflow {name!r}")
         self._nodes: dict[View | Sink, int] = {}
-        for sink in sinks:  # one turn per output
+        for sink in sinks:
             nodes: list[View | Sink] = [*ordered(sink.view), sink]
-            for node in nodes:  # one turn per operator
+            for node in nodes:
                 if node in self._nodes:
                     continue
                 below = node.inputs if isinstance(node, View) else (node.view,)
@@ -120,13 +120,13 @@ class Tracking:
         """Hold at each delay what the frontier of its input becomes behind it."""
         self._tracker.propagate_all()
         while self._delays and self._hold_behind_delays():
-            self._tracker.propagate_all()  # as many turns as logs of this dataflow behind each other, not as delays
+            self._tracker.propagate_all()  # as many passes as logs of this dataflow follow each other, not as delays
 
     def _hold_behind_delays(self) -> bool:
         """Hold at all delays at once what the frontiers of the logs say; return whether any moved."""
         known: dict[View, Antichain] = {}
         moved = False
-        for node in self._nodes:  # one turn per operator, each after its inputs
+        for node in self._nodes:  # each after its inputs
             if isinstance(node, Replay):
                 known[node] = self._held[node].meet(self._before(node))
             elif isinstance(node, View):

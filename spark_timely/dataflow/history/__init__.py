@@ -1,3 +1,3 @@
-"""Operators over all history: what each keeps of its input, and what it makes of new rows and of what it keeps."""
+"""Operators over all history: each keeps what it needs of its input as state, and updates its result from new rows."""
 
 from __future__ import annotations

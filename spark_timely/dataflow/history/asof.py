@@ -1,4 +1,4 @@
-"""Join events with a collection as of the time of each event.
+"""As-of join: joins events with a collection as of the time of each event.
 
 Of each row of the collection it is known from when until when it is there: an event finds the rows of its key whose
 interval has its time. Later changes of the collection rewrite nothing.
@@ -111,7 +111,7 @@ def join_as_of(
     low = np.where(later[first] == 0, 0, np.searchsorted(known, at[first]) + 1)
     high = np.where(last, width, np.searchsorted(known, until) + 1)
     agree = np.ones(facts.num_rows, np.bool_)
-    for name in on:  # one turn per column
+    for name in on:
         agree &= np.asarray(facts.column(name).is_valid().to_numpy())
     asked = np.flatnonzero(agree)
     asked = asked[np.argsort(of_facts[asked], kind="stable")]
@@ -160,7 +160,7 @@ def _found(
     n_keys = 1 + max(int(keys.max(initial=0)), int(of_intervals.max(initial=0)))
     asked: list[IntArray] = []
     answers: list[IntArray] = []
-    while width:  # one turn per height: the logarithm of the number of times
+    while width:  # the logarithm of the number of times
         begins, ends = (left < right) & (left & 1 == 1), (left < right) & (right & 1 == 1)
         owners = np.concatenate([every[begins], every[ends]])
         if owners.shape[0]:

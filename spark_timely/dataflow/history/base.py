@@ -1,4 +1,4 @@
-"""What an operator over all history does, as a function of tables: nothing is read, written or remembered here.
+"""The base class of operators over all history: a pure function from new rows and kept state to changes.
 
 An operator keeps, per key, rows in a log: its state. A step gives it the rows of a range of times of some keys, and
 what the state holds of these keys before the range; it gives what changes, at the times at which it changes. The log
@@ -57,7 +57,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a log holds of some keys before a range of times.
+    """The rows that a log holds of some keys before a range of times.
 
     Attributes
     ----------

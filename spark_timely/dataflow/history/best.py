@@ -122,7 +122,7 @@ class Best(HistoryOperator):
         boundaries = Boundaries.of(changes, contents, self.by)
         places = self._places(boundaries.rows, boundaries.codes)
         given: list[tuple[IntArray, pa.Table, IntArray]] = []
-        for at, rows, counts in boundaries.steps([places], self.n):  # one turn per time of the key that has most
+        for at, rows, counts in boundaries.steps([places], self.n):  # as many as the key with the most times has
             order = np.lexsort((-places[rows], at))
             starts = run_starts_of(at[order])
             # Of more equal rows than are wanted, those say it all; their sum may still be beyond 64 bits.

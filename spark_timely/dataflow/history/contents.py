@@ -1,4 +1,4 @@
-"""What an input holds of each key after each time of a range at which it changes, where rows may be taken away.
+"""Contents of each key after each time at which it changes, for inputs whose rows may be taken away.
 
 Keys are taken together, each at its first time, then each at its second: as many turns as the key that changes most
 often has times.
@@ -194,7 +194,7 @@ class Boundaries:
         changes: npt.NDArray[np.bool_] = np.zeros(self.codes.shape[0], np.bool_)
         changes[changed] = True
         remains = changes.copy()
-        for sequence in sequences:  # one turn per order
+        for sequence in sequences:
             order = sequence[
                 mine[self.codes[sequence]] & ~changes[sequence] & np.asarray(counts[sequence] > 0, np.bool_)
             ]
@@ -233,7 +233,7 @@ class Boundaries:
         mine = begins[of_held] >= 0
         times, diffs = [self.times[begins[of_held[mine]]]], [-held.counts[mine]]
         tables = [held.rows.filter(pa.array(mine))]
-        for boundaries, rows, counts in given:  # one turn per time of the key that has most
+        for boundaries, rows, counts in given:  # as many as the key with the most times has
             after, more = self.until(boundaries)
             tables += [rows.select(names), rows.select(names).filter(pa.array(more))]
             times += [self.times[boundaries], after[more]]

@@ -1,4 +1,4 @@
-"""Exact numbers of columns: decimals as whole numbers, sums of floats as bytes, and quotients that are rounded once.
+"""Exact arithmetic on columns: decimals as whole numbers, sums of floats as bytes, quotients rounded once.
 
 Whole numbers are of 64 bits, or Python's integers in an array of objects where some do not fit.
 
@@ -188,7 +188,7 @@ def float_quotients(sums: Sequence[Ints], place: int, counts: IntArray) -> Float
     digits, negative = _magnitudes(sums)
     width = digits.shape[1]
     magnitudes: Numbers = np.zeros(digits.shape[0], object)
-    for i in range(width):  # one turn per digit
+    for i in range(width):
         magnitudes = magnitudes * (1 << BITS) + digits[:, i].astype(object)
     top = (digits != 0).argmax(axis=1)
     leading = digits[np.arange(digits.shape[0]), top]
@@ -211,7 +211,7 @@ def _nearest(magnitudes: Numbers, bits: IntArray, exponent: int, counts: IntArra
     """
     # Quotients of 55 to 58 bits, or as fine as two bits behind the last of the least double; the rest goes into the
     # last bit. So a number that is no double is rounded once: as a whole number, or below 2**-1022 by its exponent;
-    # where both round, halves are still told from what is beside them.
+    # where both round, halves are still distinct from what is beside them.
     shift = np.minimum(_BITS - bits + np.frexp(counts.astype(np.float64))[1], exponent - (_LAST - 2))
     left, right = np.maximum(shift, 0).astype(object), np.maximum(-shift, 0).astype(object)
     over, under = np.left_shift(magnitudes, left), np.left_shift(counts.astype(object), right)

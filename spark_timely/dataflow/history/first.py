@@ -1,4 +1,4 @@
-"""The first row of each key: what is passed on of rows that come again."""
+"""The first row of each key: deduplication of rows that come again."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _chained(codes: IntArray, times: IntArray, firsts: IntArray, within: int) ->
     jump = np.append(np.where(following < of_key, following, n), n)
     reached: npt.NDArray[np.bool_] = np.zeros(n + 1, np.bool_)
     reached[firsts] = True
-    while (jump < n).any():  # twice as far each turn
+    while (jump < n).any():  # twice as far each time
         reached[jump[np.flatnonzero(reached)]] = True
         jump = jump[jump]
     return np.flatnonzero(reached[:n])

@@ -1,4 +1,4 @@
-"""Keys as numbers, rows in order, and sums that run along each key: what the operators share.
+"""Keys as numbers, sorted rows and running sums per key: what the operators over all history share.
 
 Keys are known by their values, never by a hash alone.
 """
@@ -55,7 +55,7 @@ def key_codes(tables: Sequence[pa.Table], columns: Sequence[str]) -> list[IntArr
     """
     lengths = [table.num_rows for table in tables]
     codes: IntArray = np.zeros(sum(lengths), np.int64)
-    for name in columns:  # one turn per column
+    for name in columns:
         arrays = [chunk for table in tables for chunk in table.column(name).chunks]
         column = pa.chunked_array(arrays, tables[0].schema.field(name).type)
         found, n = _numbered(column)
@@ -200,7 +200,7 @@ def run_starts_of(*sorted_keys: IntArray) -> IntArray:
         return np.zeros(0, np.int64)
     begins = np.ones(n, np.bool_)
     begins[1:] = False
-    for key in sorted_keys:  # one turn per key
+    for key in sorted_keys:
         begins[1:] |= key[1:] != key[:-1]
     return np.flatnonzero(begins)
 
@@ -288,7 +288,7 @@ def nth_so_far(places: IntArray, starts: IntArray, n: int) -> IntArray:
     asked = np.flatnonzero(right - left >= n)
     left, right = left[asked], right[asked]
     wanted, answer = np.full(asked.shape[0], n), np.zeros(asked.shape[0], np.int64)
-    for bit in range(int(values.shape[0] - 1).bit_length() - 1, -1, -1):  # one turn per bit
+    for bit in range(int(values.shape[0] - 1).bit_length() - 1, -1, -1):
         has = (ranked >> bit) & 1
         without = np.concatenate([[0], np.cumsum(1 - has)])
         few = (right - left) - (without[right] - without[left])

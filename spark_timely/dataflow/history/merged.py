@@ -1,4 +1,4 @@
-"""The newest value of each column of each key, where a null says nothing: updates that name only what they change.
+"""The newest value of each column of each key, from updates that name only the columns that they change.
 
 Invariants
 ----------
@@ -40,7 +40,7 @@ def flagged(rows: pa.Table, **flags: bool | BoolArray) -> pa.Table:
     >>> flagged(pa.table({"k": ["a"], "on": [True]}), on=False).to_pylist()
     [{'k': 'a', 'on': False}]
     """
-    for name, values in flags.items():  # a few turns
+    for name, values in flags.items():
         at = rows.schema.get_field_index(name)
         column = pa.array(np.broadcast_to(values, rows.num_rows), pa.bool_())
         rows = rows.set_column(at, rows.schema.field(at), column)
@@ -107,7 +107,7 @@ class Merged(Best):
             if name not in self.by and name not in (DELETED, EVENT, RESULT) and name not in dict(self.order)
         ]  # fmt: skip
         deciding = [newest]
-        for name in others:  # one turn per column
+        for name in others:
             found = last(~gone & np.asarray(rows.column(name).is_valid().to_numpy()))
             deciding.append(_since(deletion, found))
         filled = np.all([found >= 0 for found in deciding], axis=0)
@@ -143,7 +143,7 @@ class Merged(Best):
         events = flagged(rows.take(pa.array(example[place])), **{RESULT: is_result})
         mixed = np.flatnonzero((newest >= 0) & ~alone)
         results = rows.take(pa.array(example[newest[mixed]]))
-        for number, name in enumerate(others):  # one turn per column
+        for number, name in enumerate(others):
             found = states[mixed, 2 + number]
             taken = rows.column(name).take(pa.array(example[found], mask=found < 0))
             at = results.schema.get_field_index(name)

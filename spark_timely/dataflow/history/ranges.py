@@ -1,4 +1,4 @@
-"""Ranges of keys, by the hash of the key: how the work of an operator over all history is cut.
+"""Ranges of keys by the hash of the key: the units into which work over all history is cut.
 
 A remainder of the hash would depend on how many tasks there are; a range is part of another, or beside it, however many
 there are. So an index that is sorted by the hash serves all of them.
@@ -183,7 +183,7 @@ class KeySet:
         if place is None or file.schema_arrow.field(name).type != values.type:
             return may
         known = np.sort(_as_integers(values.drop_null()))
-        for number, group in enumerate(groups):  # one turn per row group
+        for number, group in enumerate(groups):
             found = metadata.row_group(group).column(place).statistics
             if found is None or not found.has_min_max or (values.null_count and found.null_count != 0):
                 continue

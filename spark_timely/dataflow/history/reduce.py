@@ -1,4 +1,4 @@
-"""What a function of the user makes of all rows of a key, whenever they change."""
+"""The operator `reduce`: a user's function over all rows of a key, called again whenever they change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Function = Callable[[Mapping[str, Any], pa.Table], pa.Table]
 
 @dataclass(frozen=True)
 class Reduce(HistoryOperator):
-    """What a function makes of the rows of a key, at each time at which they change.
+    """A user's function over the rows of a key, at each time at which they change.
 
     The function gets the key as a dict, and the distinct rows of the key with a column `COUNT`; in the order of their
     columns, nulls first, whatever the order in which they came. It gives any number of rows, without the key. A key of
@@ -125,7 +125,7 @@ class Reduce(HistoryOperator):
         boundaries = Boundaries.of(changes, contents, self.by)
         keys = boundaries.rows.select(self.by)
         given: list[tuple[IntArray, pa.Table, IntArray]] = []
-        for at, rows, counts in boundaries.steps():  # one turn per time of the key that has most
+        for at, rows, counts in boundaries.steps():  # as many as the key with the most times has
             if not at.shape[0]:
                 continue
             starts = run_starts_of(at)

@@ -1,4 +1,4 @@
-"""The latest row of each key where deletions are remembered for a while only: with what comes too late set apart.
+"""The latest row of each key, with deletions remembered for a limited time; later rows are set apart.
 
 A deletion is kept until the times of the log are further than its own by `keeps`. Its end is written together with it,
 at the later time at which it falls due: so a key that was deleted and never changes again is looked at no more. From

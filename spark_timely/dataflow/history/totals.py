@@ -98,7 +98,7 @@ class Totals(HistoryOperator):
         ------
         SchemaMismatchError
         """
-        for name, each in self.values.items():  # one turn per value
+        for name, each in self.values.items():
             each.field(name, source, over="history")
             if of_updates and each.kind in ("sum", "avg") and pa.types.is_floating(source.field(each.column).type):
                 what = {"sum": "a sum", "avg": "an average"}[each.kind]
@@ -114,7 +114,7 @@ class Totals(HistoryOperator):
         """Return key, values, and what is kept beside them."""
         shown = self.shown(source)
         hidden = {self._rows: pa.int64()}
-        for owner in dict.fromkeys(map(self._owner, self._sums())):  # one turn per value
+        for owner in dict.fromkeys(map(self._owner, self._sums())):
             if source.field(self.values[owner].column).nullable:
                 hidden[self._n(owner)] = pa.int64()
             of = source.field(self.values[owner].column).type
@@ -204,7 +204,7 @@ class Totals(HistoryOperator):
         self._check(n_rows < 0, rows, order[starts], times, n_rows)
         n_rows = self._fitting("number of rows", n_rows, rows, order[starts], times, pa.int64())
         found: dict[str, pa.Array] = {self._rows: pa.array(n_rows)}
-        for name, each in self.values.items():  # one turn per value
+        for name, each in self.values.items():
             if name in found:
                 continue
             if each.kind == "count":
@@ -230,7 +230,7 @@ class Totals(HistoryOperator):
         there = np.concatenate([held.counts > 0, [False], n_rows > 0])
         now = np.arange(groups.shape[0]) + n_held
         same = there[ago] & there[now]
-        for name in names:  # one turn per column
+        for name in names:
             if name not in self.by:
                 same &= _equal(every.column(name), ago, now)
         gone, come = there[ago] & ~same, there[now] & ~same
@@ -310,7 +310,7 @@ class Totals(HistoryOperator):
         nothing, some = n == 0, np.maximum(n, 1)
         if not is_shown:
             found[kept] = decimals_of(sums, type_, np.zeros_like(nothing))
-        for name in self._alike(owner):  # one turn per value
+        for name in self._alike(owner):
             shown = self.values[name].field(name, source, over="history").type
             if self.values[name].kind == "sum":
                 is_decimal = pa.types.is_decimal(shown)
@@ -335,13 +335,13 @@ class Totals(HistoryOperator):
         digits, place = state.digits(kept, np.where(np.isfinite(values), values, 0.0))
         found[kept] = sums_as_bytes(digits, place, times.shape[0])
         odd: Floats = np.zeros(times.shape[0])
-        for name, value in zip(self._odd(owner), _ODD.values(), strict=True):  # three turns
+        for name, value in zip(self._odd(owner), _ODD.values(), strict=True):
             is_it = np.isnan(values) if np.isnan(value) else values == value
             counts = state.sums(name, is_it.astype(np.int64)).astype(np.int64)
             found[name] = pa.array(counts)
             with np.errstate(invalid="ignore"):  # infinities of both signs are NaN
                 odd = odd + np.where(counts > 0, value, 0.0)
-        for name in self._alike(owner):  # one turn per value
+        for name in self._alike(owner):
             if self.values[name].kind == "avg":
                 exact = float_quotients(digits, place, np.maximum(n, 1))
             else:
@@ -357,7 +357,7 @@ class Totals(HistoryOperator):
         best = {name: np.full(boundaries.keys.shape[0], -1, np.int64) for name in wanted}
         for at, rows, _ in boundaries.steps(
             [places for places, _ in placed.values()], 1
-        ):  # one turn per time of the key that has most
+        ):  # as many as the key with the most times has
             for name, (places, _) in placed.items():
                 np.maximum.at(best[name], at, places[rows])
         # Boundaries are in the order of keys and times, as groups are.
@@ -430,7 +430,7 @@ class _Running:
         zeros, nothing = np.zeros(values.shape[0], np.int64), np.zeros(self._base.shape[0], np.int64)
         by_place, by_place_before = dict(zip(places, mine, strict=True)), dict(zip(places_before, before, strict=True))
         found = []
-        for place in range(max(every), min(every) - 1, -1):  # one turn per digit
+        for place in range(max(every), min(every) - 1, -1):
             summed = np.add.reduceat(by_place.get(place, zeros)[self._order], self._starts)
             so_far = sums_so_far(summed, self._of_key, by_place_before.get(place, nothing))
             found.append(so_far.astype(np.int64, copy=False))

@@ -1,4 +1,4 @@
-"""What is left of a table that changes may empty: a change that takes away all keys of a lower sequence.
+"""Truncates: a change that deletes all keys of a table up to its place in the order of changes.
 
 Such a change concerns keys that nothing came of. So the rows are looked up as those of one key: a step reads all that
 is there, in one task.
@@ -37,7 +37,7 @@ TRUNCATES = f"{HIDDEN}truncates"
 
 @dataclass(frozen=True)
 class Truncated(HistoryOperator):
-    """What another operator keeps of events, some of which empty the table.
+    """Another operator's state of events, some of which empty the table.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class Truncated(HistoryOperator):
         news = changes.rows.filter(pa.array(~empties))
         times = changes.times[~empties]
         cuts = np.searchsorted(given[0].times[comes], times, side="right")
-        for turn in range(comes.shape[0] + 1):  # one turn per time at which the table is emptied
+        for turn in range(comes.shape[0] + 1):
             mine = news.filter(pa.array(cuts == turn))
             at = times[cuts == turn]
             if turn:
@@ -143,7 +143,7 @@ class Truncated(HistoryOperator):
         n = keys.num_rows if last.num_rows else 0
         alike = last.take(pa.array(np.zeros(n, np.int64)))
         columns = []
-        for name in names:  # one turn per column
+        for name in names:
             if name in self.keys:
                 columns.append(keys.column(name).slice(0, n))
             elif name in self.sequence or name.startswith(HIDDEN):

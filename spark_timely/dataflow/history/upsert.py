@@ -1,4 +1,4 @@
-"""A table kept current from a log of changes, by what the changes say of themselves: inserts, updates, deletes.
+"""Upserts: a table kept current from a log of changes that are inserts, updates or deletes.
 
 `Upsert` is the operator. It sets changes apart that have no place in the order, and hides what its result does not
 show; what is kept of a key, and how a change changes it, is up to the operator in it: the newest row (`best`,
@@ -33,7 +33,7 @@ __all__ = ["Upsert", "UpsertPlan", "upsert_plan"]
 
 @dataclass(frozen=True)
 class Upsert(HistoryOperator):
-    """What a log of changes says of its keys.
+    """A table by key, made from a log of changes.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class Upsert(HistoryOperator):
     def advance(self, changes: Changes, held: Held, contents: Held | None, *, of_updates: bool) -> Changes:
         """Return what changes, and which changes are set apart."""
         ordered = np.ones(changes.times.shape[0], np.bool_)
-        for name in self.sequence:  # one turn per column
+        for name in self.sequence:
             ordered &= np.asarray(changes.rows.column(name).is_valid().to_numpy())
         apart, given = np.flatnonzero(~ordered), np.flatnonzero(ordered)
         if not given.shape[0]:
@@ -115,7 +115,7 @@ class Upsert(HistoryOperator):
 
 @dataclass(frozen=True)
 class UpsertPlan:
-    """How an upsert is made of the rows of a log.
+    """The plan of an upsert: how rows of a log become changes of a table.
 
     Attributes
     ----------
@@ -169,7 +169,7 @@ def upsert_plan(
     made = {name: pc.field(name) for name in columns}
     hidden: list[str] = []
     order = []
-    for name in sequence:  # one turn per column
+    for name in sequence:
         kept = name if name in columns else f"{HIDDEN}{name}"
         if kept != name:
             fields.append(source.field(name).with_name(kept))
@@ -192,7 +192,7 @@ def upsert_plan(
     if truncated is not None:
         # It empties the table of all keys, whatever it would do to its own.
         flags[DELETED] = pc.scalar(value=False) if deleted is None else flags[DELETED]
-    for name, expression in flags.items():  # four turns
+    for name, expression in flags.items():
         if expression is not None:
             fields.append(pa.field(name, pa.bool_(), nullable=False))
             made[name] = expression

@@ -56,13 +56,13 @@ def nearest_earlier(times: IntArray, starts: IntArray) -> IntArray:
     first = np.repeat(starts, length)
     # By steps of powers of two: the least of the last 2, 4, 8, … rows up to each.
     least = [times]
-    for level in range(int(length.max(initial=1)).bit_length() - 1):  # one turn per bit
+    for level in range(int(length.max(initial=1)).bit_length() - 1):
         below, step = least[-1], 1 << level
         above = below.copy()
         above[step:] = np.minimum(below[step:], below[:-step])
         least.append(above)
     found = np.arange(n) - 1
-    for level in range(len(least) - 1, -1, -1):  # one turn per bit
+    for level in range(len(least) - 1, -1, -1):
         step = 1 << level
         skips = (found - step + 1 >= first) & (least[level][np.maximum(found, 0)] > times)
         found = np.where(skips, found - step, found)
@@ -168,7 +168,7 @@ class MergedVersions(Versions):
         places = self._places(rows.drop_columns([END]), boundaries.codes)
         groups = ranks_of(rows.select([*self.by, *dict(self.order)]), (), codes=boundaries.codes, key=self.by)
         given: list[tuple[IntArray, pa.Table, IntArray]] = []
-        for at, there, _ in boundaries.steps():  # one turn per time of the key that has most
+        for at, there, _ in boundaries.steps():  # as many as the key with the most times has
             if not at.shape[0]:
                 continue
             order = np.lexsort((places[there], at))
@@ -192,7 +192,7 @@ class MergedVersions(Versions):
         is_one = ~gone[lasts]
         lasts, follows, still = lasts[is_one], follows[is_one], still[is_one]
         versions = _with_ends(rows.take(pa.array(there[lasts])), rows, there[follows], still)
-        for name in _values(rows.schema.names, self):  # one turn per column
+        for name in _values(rows.schema.names, self):
             says = np.asarray(rows.column(name).is_valid().to_numpy())[there] & ~gone
             last = best_so_far(np.where(says, number, -1), runs)
             last = np.where(last > deletion, last, -1)[lasts]

@@ -1,4 +1,4 @@
-"""The folder of a copy: one attempt owns it, its job writes apart, and its files get their names when all are there.
+"""The folder of a copy: one attempt owns it, and its files get their names when all are there.
 
 The file ``INCOMPLETE`` has the token of the attempt that owns the folder. Jobs write into ``_attempt-TOKEN/`` below it.
 See docs/internals/designs/copies.md.
@@ -73,7 +73,7 @@ class Attempt:
 
     @property
     def folder(self) -> str:
-        """Where its job writes, relative to the folder of the copy."""
+        """The folder that its job writes into, relative to the folder of the copy."""
         return f"_attempt-{self.token}"
 
     @property
@@ -84,7 +84,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a job has counted of the rows that it wrote.
+    """The counts that a job made of the rows that it wrote.
 
     Attributes
     ----------
@@ -239,7 +239,7 @@ def finish(attempt: Attempt, written: Written) -> int:
         _check_all_there(attempt, names, written)
         # What is in files is on the disk before their names are.
         storage.flush([*(f"{attempt.folder}/{name}" for name in names), attempt.folder], always=True)
-        for first in range(0, len(names), _NAMED_AT_ONCE):  # one turn for some files
+        for first in range(0, len(names), _NAMED_AT_ONCE):
             _check_owned(attempt)
             _name(attempt, names[first : first + _NAMED_AT_ONCE], named)
         _delete_attempts(storage)
@@ -268,7 +268,7 @@ def _check_all_there(attempt: Attempt, names: Sequence[str], written: Written) -
             found = f"{n_rows} of {written.n_rows} rows in its files"
     else:
         parts: dict[int, list[int]] = {}
-        for part in map(_PART.fullmatch, names):  # one turn per file
+        for part in map(_PART.fullmatch, names):
             if part is not None:
                 parts.setdefault(int(part[1]), []).append(int(part[2]))
         lost = sorted(task for task in written.tasks if not _is_whole(parts.get(task, [])))
@@ -318,7 +318,7 @@ def _name(attempt: Attempt, names: Sequence[str], named: list[str]) -> None:
 
     try:
         if storage.local:
-            for each in names:  # one turn per file
+            for each in names:
                 name(each)
         else:
             at_once(name, names, _REQUESTS)
@@ -347,7 +347,7 @@ def _delete_folder(storage: TableStorage, folder: str) -> None:
 
 def _files_below(storage: TableStorage, folder: str) -> Iterator[str]:
     below = set(storage.folders(folder))
-    for name in storage.names(folder):  # one turn per file
+    for name in storage.names(folder):
         if name in below:
             yield from _files_below(storage, f"{folder}/{name}")
         else:

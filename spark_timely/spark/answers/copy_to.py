@@ -1,4 +1,4 @@
-"""Copies of contents in plain files, Parquet or CSV, written by Spark: all of them or visibly not.
+"""Copies of contents into Parquet or CSV files, written by Spark: complete, or visibly not.
 
 How a folder is owned, and when its files get their names, is in `copy_folder`.
 
@@ -353,7 +353,7 @@ def _row_bytes_of(log: Log, names: Sequence[str], format_: Format) -> float:
         with log.storage.open_input(path) as file:
             footer = pq.read_metadata(file)
         n_rows += footer.num_rows
-        for group in (footer.row_group(at) for at in range(footer.num_row_groups)):  # one turn per row group
+        for group in (footer.row_group(at) for at in range(footer.num_row_groups)):
             parts = [group.column(at) for at in range(group.num_columns)]
             n_bytes += sum(each.total_compressed_size for each in parts if each.path_in_schema.split(".")[0] in names)
     return n_bytes / n_rows if n_rows else 1.0

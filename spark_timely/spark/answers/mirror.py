@@ -115,7 +115,7 @@ _KEY_CONDITION: Final = InvalidUsageError.condition
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What the commit of a step records: all that the next one needs.
+    """The position that the commit of a step records: all that the next step needs.
 
     Attributes
     ----------
@@ -130,7 +130,7 @@ class Position:
     columns : str
         A digest of the names and types of the table's columns.
     attempt : str
-        Another one for each attempt: so whoever made it knows that it was its own.
+        Another one for each attempt, which so knows its own.
     follows : str
         The attempt of the position that it was planned from; empty for the first, and for those of earlier versions.
     """
@@ -186,7 +186,7 @@ How = Literal["created", "merged", "replaced", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class MirrorStep:
-    """What a step has done.
+    """The result of a step.
 
     Attributes
     ----------
@@ -206,7 +206,7 @@ class MirrorStep:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a table says of itself.
+    """The state of a table, by its own log.
 
     Attributes
     ----------
@@ -375,7 +375,7 @@ class Mirror:
         written whole.
         """
         with self._lock:
-            for _ in range(_TRIES):  # a turn for each lost race
+            for _ in range(_TRIES):
                 self.log.refresh()
                 done = self._try()
                 if done is not None:
@@ -397,7 +397,7 @@ class Mirror:
         attempt = f"could not {self._attempt}"
         until = clock.monotonic() + seconds_of(attempt, "timeout_s", timeout_s, optional=True)
         seconds_of(attempt, "poll_s", poll_s)
-        while True:  # as many turns as uppers
+        while True:
             done = self.step()
             if done.how != "nothing":
                 yield done
@@ -451,8 +451,10 @@ class Mirror:
         after = Position(cut, number, planned_on, self.key, self._columns(), uuid.uuid4().hex[:16], follows)
         how: How = "created"
         if before is not None:
-            told = lower is not None and before.columns == after.columns and not behind and self._tells_changes(lower)
-            how = "merged" if told else "replaced"
+            mergeable = (
+                lower is not None and before.columns == after.columns and not behind and self._tells_changes(lower)
+            )
+            how = "merged" if mergeable else "replaced"
         error: Exception | None = None
         try:
             if how == "merged" and lower is not None:
@@ -544,7 +546,7 @@ class Mirror:
         """
         remote = is_remote(self._spark)
         spark = self._spark.cloneSession() if remote else self._spark  # type: ignore[attr-defined]  # of Connect's alone
-        for name, value in said.items():  # three turns
+        for name, value in said.items():
             spark.conf.set(name, value)
         try:
             yield spark
@@ -554,7 +556,7 @@ class Mirror:
                     spark.client.release_session()
                 spark.client.close()
             else:
-                for name in said:  # three turns
+                for name in said:
                     spark.conf.unset(name)
 
     def _by_key(self, changes: DataFrame) -> DataFrame:
@@ -674,7 +676,7 @@ class Mirror:
     def _history(self) -> list[tuple[int, str, Position | None]]:
         """Return the newest commits of the table, the newest first, back to where our newest one was planned."""
         most = _HISTORY
-        while True:  # one turn, but where others have very many commits
+        while True:  # once, but where others have very many commits
             try:
                 rows = self._spark.sql(f"DESCRIBE HISTORY delta.{listed([self._name])} LIMIT {most}").collect()
             except Exception as error:  # noqa: BLE001 - of Spark, of Py4J, of Connect

@@ -1,4 +1,4 @@
-"""Answer a peek by one job of Spark: for what has to read more than a process should.
+"""Peek by one Spark job, for a peek that would read more than a process should.
 
 The plan is that of `spark_timely.answers.peek`, and so is the answer, which is bounded: the driver gets the rows that
 its caller gets, or a few more that `spark_timely.answers.finishing.finish` leaves out.

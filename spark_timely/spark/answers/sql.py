@@ -160,7 +160,7 @@ def sql(
     SchemaMismatchError
         If a name is no column of the logs: it would be a variable of the session, or a clock.
     SinceViolationError
-        If a log has forgotten what was told apart at `as_of`, or a stream log has forgotten messages.
+        If a log has forgotten times before `as_of` that were distinct, or a stream log has forgotten messages.
     NotBeyondError
         If the time is not complete within `timeout_s`; at once if no time is given, and none is complete.
     LogMissingError
@@ -169,7 +169,7 @@ def sql(
     Notes
     -----
     Nothing is retained for a DataFrame: the files that it names stay where they are until a vacuum deletes them, a day
-    after they were replaced unless it was told otherwise. While a time is waited for, the logs retain it, where they
+    after they were replaced unless it is set otherwise. While a time is waited for, the logs retain it, where they
     can be written to. On Connect its views stay until the session ends.
 
     Cost: one look at each log; no file of data is opened here.
@@ -227,7 +227,7 @@ def _logs_of(
     options = checked_options(storage_options, *paths)
     logs: dict[str, Log] = {}
     own: dict[str, str] = {}
-    for name, place in places.items():  # one turn per name
+    for name, place in places.items():
         storage = None if isinstance(place, Log) else own_options(normal_path(place), options) or None
         ((_, log),) = opened_targets(place, storage_options=storage)
         if log.log_id not in own.values():
@@ -266,7 +266,7 @@ def at_one_time(
     first = choose_time(domain, [input_of(*each) for each in opened], as_of=as_of, at_least=at_least)
     check_complete(attempt, first)
     logs = tuple(log for _, log in opened)
-    for log in logs:  # one turn per log
+    for log in logs:
         _check_whole(log, attempt, forgotten=forgotten)
     if not first.waits_for():
         return AtOneTime(first, logs)
@@ -320,14 +320,14 @@ def _retained(logs: Sequence[Log], time: Time, timeout_s: float) -> Iterator[Non
     name, kept = f"query {uuid.uuid4().hex[:12]}", list[Log]()
     seconds = math.ceil(min(timeout_s, 1e6)) + 60
     try:
-        for log in logs if timeout_s else ():  # one turn per log
+        for log in logs if timeout_s else ():
             with suppress(StorageError, LogFormatError):
                 as_of, expiry_us = needed_by_contents(time), seconds * 1_000_000
                 log.retain_as_of(name, as_of, owner=name, expiry_us=expiry_us, what=f"retain log {log.path!r}")
                 kept.append(log)
         yield
     finally:
-        for log in kept:  # one turn per log
+        for log in kept:
             try:
                 log.release(name)
             except TimelyError as error:

@@ -1,4 +1,4 @@
-"""What source and sink stand on in Spark: its schemas, checkpoints, worker processes, and how its versions differ.
+"""The base of source and sink in Spark: schemas, checkpoints, offsets, worker processes, differences of versions.
 
 Columns pass through `schema`, from Spark's types to Arrow's and back. A query is known by its `checkpoint`, where it
 keeps too into which logs it captured; `offsets` are the positions of replays that Spark keeps there, and

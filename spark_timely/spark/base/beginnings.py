@@ -1,4 +1,4 @@
-"""From when on a log has all that belongs into it: a log that was copied from one that had forgotten does not.
+"""The beginning of a log: the time from which it has everything; later where it is a copy of a log that had forgotten.
 
 A log that has forgotten says so by its since. One that a dataflow or a query made from such a log may not: its own
 since stays at the least time where somebody retains it, where it has several streams, or where the query died before
@@ -56,7 +56,7 @@ def beginning(log: Log, /, streams: Collection[str] | None = None) -> Antichain 
     least = log.domain.minimum_frontier
     since = log.since()
     found = [] if since == least else [since]
-    for name, state in log.streams().items():  # one turn per stream
+    for name, state in log.streams().items():
         if streams is not None and name not in streams:
             continue
         output, batch = state.note.output, state.note.batch
@@ -67,7 +67,7 @@ def beginning(log: Log, /, streams: Collection[str] | None = None) -> Antichain 
             found.append(copied)
     if not found:
         return None
-    for each in found:  # one turn per stream
+    for each in found:
         least = least.join(each)
     return least
 
@@ -89,7 +89,7 @@ def forgotten_until(log: Log, /) -> Antichain | None:
 
 
 def readable_from(logs: Iterable[Log], least: Antichain, /) -> Antichain:
-    """Return from when on what logs contain is known: their sinces, and where whoever writes a collection began.
+    """Return from when on what logs contain is known: their sinces, and where the writers of collections began.
 
     Messages of a stream are what they are: of these there are none before.
 
@@ -107,7 +107,7 @@ def readable_from(logs: Iterable[Log], least: Antichain, /) -> Antichain:
     >>> readable_from([log], Antichain.of(0))
     Antichain.of(0)
     """
-    for log in logs:  # one turn per log
+    for log in logs:
         begins = beginning(log) if log.kind == "collection" else forgotten_until(log)
         least = least if begins is None else least.join(begins)
     return least
@@ -159,7 +159,7 @@ def beginning_of_sources(source: str, domain: TimeDomain, /) -> Antichain | None
     Antichain.of(5)
     """
     begins = None
-    for line in source.split("\n"):  # one turn per source
+    for line in source.split("\n"):
         found = _offset_of(line)
         if found is None or "delivery" not in found or "begins" not in found:
             continue

@@ -1,4 +1,4 @@
-"""A query's checkpoint: which query it is, which micro-batch it is about to run, and into which logs it captured.
+"""A query's checkpoint: the query's id, the micro-batch at hand, and the logs that it captured into.
 
 Spark tells a Python sink's planner neither of the first two. Both stand in the checkpoint's files: ``metadata``
 holds the query's id, written when the query is made; ``offsets/<n>`` is written before micro-batch
@@ -50,7 +50,7 @@ _log = masked_logger("spark_timely.spark")
 # Spark looks at the names that it knows and at no others.
 _GATE = "timely-gate"
 _GATE_LOOK_S = 0.02
-# After that whoever put the gate up has died, or is so slow that its commit may lose the race.
+# After that the process that put the gate up has died, or is so slow that its commit may lose the race.
 _GATE_S = 10.0
 
 # A version, and the wall clock with settings of the session.
@@ -304,7 +304,7 @@ def gate(location: str, /, *, storage_options: Mapping[str, str] | None = None) 
     ------
     bool
         Whether none is under way: what is committed to the log before the gate is taken down is seen by
-        whatever the query plans next. False too where that cannot be told.
+        whatever the query plans next. False too where that is not known.
 
     Raises
     ------
@@ -314,8 +314,8 @@ def gate(location: str, /, *, storage_options: Mapping[str, str] | None = None) 
     Notes
     -----
     Spark logs the offsets of a micro-batch before it plans the sink's writer. So either the offsets are seen
-    here, once the gate is up, or the gate is seen there. Correctness does not hang on it: whoever commits says
-    which state of the stream he decided by, and the log refuses one of the two.
+    here, once the gate is up, or the gate is seen there. Correctness does not hang on it: each commit says
+    by which state of the stream it was decided, and the log refuses one of the two.
 
     Examples
     --------
@@ -430,7 +430,7 @@ def _greatest(names: list[str]) -> int | None:
 
 _FILE: Final = "timely-logs"
 _VERSION: Final = 1
-# As many as Spark keeps offsets of, unless told otherwise.
+# As many as Spark keeps offsets of, unless set otherwise.
 _MOST_COMMITS: Final = 100
 
 # Captures of one query may run in threads of its driver.
@@ -462,7 +462,7 @@ class LogCommit:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """What a query wrote down of one stream of one log.
+    """The record that a query wrote of one stream of one log.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What differs between versions and kinds of Spark: the only place that looks at it.
+"""Differences between versions and kinds of Spark: the only module that looks at them.
 
 Spark 4.2 gave Python sources admission control: a start offset and a read limit for `latestOffset`,
 default limits, Trigger.AvailableNow, and a report of the newest offset. Before, `latestOffset` has no

@@ -1,4 +1,4 @@
-"""Credentials of cloud stores, on ways that Spark does not show.
+"""Credentials of cloud stores: named by an option, and carried where Spark does not show them.
 
 Spark prints the options of a source or a sink in plans, in errors and in its event log. So an option holds the name of
 a credential alone. What the name stands for travels in the class of the format, which Spark keeps pickled for one

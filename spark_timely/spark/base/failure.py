@@ -1,4 +1,4 @@
-"""What Spark reports of a failure, as the error of this library that it was before.
+"""Errors of this library, found again in the failures that Spark reports.
 
 Spark puts the traceback of a Python process into its own error: frames before the text, the query's plan behind it.
 """

@@ -1,4 +1,4 @@
-"""What Spark has computed within a job that writes, asked for with a limit."""
+"""Metrics that Spark observes within a job that writes, fetched with a time limit."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def iso_of(frontiers: Mapping[str, Antichain | None], domain: TimeDomain | None,
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Where a query with a fresh checkpoint begins.
+    """The beginning of a query with a fresh checkpoint.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ _BEGIN_WORDS: Final = {"frontier": "frontier", "version": "version", "timestamp"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where a query stops: before a frontier, or after a commit number or a moment.
+    """The end of a query: before a frontier, or after a commit number or a moment.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ _BOUND_WORDS: Final = {"up_to": "upTo", "version": "version", "timestamp": "time
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a query reads: the constants that its offsets carry.
+    """The selection of a query: the constants that its offsets carry.
 
     Attributes
     ----------
@@ -408,7 +408,7 @@ def _commits_from_json(found: object) -> Commits:
     if not isinstance(found, Mapping):
         raise TypeError(found)
     commits: dict[str, tuple[int, str]] = {}
-    for name, commit in found.items():  # one turn per stream
+    for name, commit in found.items():
         if not isinstance(commit, (list, tuple)) or [type(each) for each in commit] != [int, str]:
             raise TypeError(found)
         commits[str(name)] = commit[0], commit[1]

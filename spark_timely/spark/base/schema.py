@@ -104,7 +104,6 @@ def arrow_schema(schema: StructType, /, *, prefix: str = "") -> pa.Schema:
     name: string
     """
     seen: dict[str, str] = {}
-    # One turn per column of the schema.
     for name in schema.names:
         twin = seen.setdefault(name.lower(), name)
         if twin is not name:

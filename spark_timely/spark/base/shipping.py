@@ -1,4 +1,4 @@
-"""What travels to Spark's tasks pickled, with a check of the Python that unpickles it.
+"""Pickling of values for Spark's tasks, with a check of the Python that unpickles them.
 
 A worker whose Python lacks this library cannot say so by code of the library: it would fail with a bare
 ``ModuleNotFoundError``. So what is pickled for a task is wrapped in bytes, beside the text of a function. It looks at

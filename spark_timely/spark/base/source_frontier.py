@@ -1,8 +1,8 @@
-"""How far a query's ``timely`` sources are at the end of a micro-batch, read from its checkpoint.
+"""Frontiers of a query's ``timely`` sources at the end of a micro-batch, read from its checkpoint.
 
 Spark writes ``offsets/<n>`` before micro-batch n runs: two lines of its own, then one line per source
 with the offset at which the micro-batch ends. Of a ``timely`` source that offset is a frontier, so what
-the upstream job knew about completeness is known to whoever reads the file, in this job: under ``frontier=source`` a
+the upstream job knew about completeness is known to each reader of the file, in this job: under ``frontier=source`` a
 capture moves its stream by it (`end_of_sources`). Operators that keep rows back have a directory each under ``state``.
 
 Invariants
@@ -146,7 +146,7 @@ def source_frontier(
     """
     attempt = f"could not tell how far micro-batch {batch_id} is"
     storage, text = _read(attempt, batch_id, checkpoint, storage_options)
-    found = [_of_source(line, attempt) for line in _lines(attempt, batch_id, checkpoint, text)]  # a turn per source
+    found = [_of_source(line, attempt) for line in _lines(attempt, batch_id, checkpoint, text)]
     _refuse_state(storage, attempt)
     known = list(dict.fromkeys(source.times for source in found if source.times))
     if len(known) > 1:
@@ -259,7 +259,7 @@ def _refuse_state(storage: TableStorage, attempt: str) -> None:
 def _operator(storage: TableStorage, folder: str) -> str:
     """Return Spark's name of a stateful operator, as its data source ``state-metadata`` tells it."""
     versions = [name for name in storage.names(f"{folder}/v2") if name.isdigit()]
-    for path in [f"{folder}/metadata", *(f"{folder}/v2/{name}" for name in versions)]:  # as many turns as versions
+    for path in [f"{folder}/metadata", *(f"{folder}/v2/{name}" for name in versions)]:
         if storage.exists(path):
             with suppress(ValueError, KeyError, TypeError):
                 _, _, facts = bytes(storage.read(path)).decode().partition("\n")

@@ -1,4 +1,4 @@
-"""Tags of Spark's jobs: by them jobs are found and ended, also those whose client is gone."""
+"""Tags of Spark's jobs, by which jobs are found and ended, also those of a client that is gone."""
 
 from __future__ import annotations
 

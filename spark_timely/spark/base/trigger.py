@@ -1,4 +1,4 @@
-"""When the micro-batches of a query begin: the one reader of ``trigger=``, wherever a query is started."""
+"""The parser of ``trigger=``: when the micro-batches of a query begin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Ending: TypeAlias = Literal["availableNow", "once"]
 
 
 class TriggerGiven(TypedDict, total=False):
-    """What ``DataStreamWriter.trigger`` takes: exactly one of these."""
+    """The arguments of ``DataStreamWriter.trigger``: exactly one of these."""
 
     availableNow: Literal[True]
     once: Literal[True]

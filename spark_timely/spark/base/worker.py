@@ -1,4 +1,4 @@
-"""What the Python processes of Spark need, whichever way rows go through them."""
+"""Set-up of the Python processes that Spark starts for source and sink: quick imports, short errors."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def settle_planner() -> None:
 
 
 def short_errors(kind: _T, /) -> _T:
-    """Make Spark show an error of ours as one line where a public method of the class raises it.
+    """Make Spark show an error of this library as one line where a public method of the class raises it.
 
     Decorates what Spark calls. Its processes send a traceback to the user, and leave frames out that the variable
     ``SPARK_HIDE_TRACEBACK`` hides, as the setting ``spark.sql.execution.pyspark.udf.hideTraceback.enabled`` does. It is
@@ -87,7 +87,7 @@ def short_errors(kind: _T, /) -> _T:
     kind : type
         Changed in place.
     """
-    for name, method in list(vars(kind).items()):  # as many turns as methods
+    for name, method in list(vars(kind).items()):
         if inspect.isfunction(method) and not name.startswith("_"):
             wrap = _short_generator if inspect.isgeneratorfunction(method) else _short
             setattr(kind, name, wrap(method))

@@ -1,4 +1,4 @@
-"""Capture in ``foreachBatch``: rows become files of a log without leaving the JVM, then one commit of the sink.
+"""Capture in ``foreachBatch``: Spark writes the log's files without leaving the JVM, then the sink commits them.
 
 `foreach_batch` plans the micro-batch as the sink does. `classify` writes the sink's decisions and its digest as
 SQL; `staging` lets Spark write the files by them and reads their footers; the sink commits. `cdcv2` does the

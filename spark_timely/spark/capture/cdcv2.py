@@ -1,4 +1,4 @@
-"""Capture CDCv2's messages inside ``foreachBatch``: whatever comes twice or in another order, the log is the same.
+"""Capture of CDCv2's messages in ``foreachBatch``: copies and any order give the same log.
 
 The log itself says which updates have come: they are written as soon as they come, as messages at times that are
 still open, and what comes again at such a time is compared with them by a shuffle on the executors; what comes at a

@@ -1,4 +1,4 @@
-"""Say in Spark SQL what `spark_timely.protocol.policy` says in numpy: which row becomes what.
+"""The policy of progress as Spark SQL: expressions that judge rows as `spark_timely.protocol.policy` does.
 
 The foreachBatch capture leaves rows inside the JVM, so the sink's decisions are written as SQL
 expressions. They are text, not column objects: text works alike on classic Spark and on Connect.
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class RowClass(StrEnum):
-    """What becomes of a row.
+    """The class of a row, by which it is written, kept apart or refused.
 
     Examples
     --------
@@ -245,7 +245,6 @@ def _columns(
             is_dead = f"{row_class} = 'dead'"
             columns.append(f"CASE WHEN {is_dead} THEN {reason} END AS `_reason`")
             columns.append(f"CASE WHEN {is_dead} THEN timestamp_micros({standing.at}) END AS `_at`")
-    # One turn per column of the log.
     for field, source in zip(form.payload, roles.payload, strict=True):
         if source is None:
             # A column that a file does not have is null in the table.

@@ -1,4 +1,4 @@
-"""Capture a micro-batch inside ``foreachBatch``, with Spark's own Parquet writer.
+"""Capture of a micro-batch in ``foreachBatch``, with Spark's own Parquet writer.
 
 Rows stay in the JVM: the sink's decisions are SQL expressions, one Spark job writes the files into a
 directory of their own below the log, and the driver reads their footers and commits.
@@ -224,7 +224,7 @@ def _digested_in_passing(
 
 
 class Captured:
-    """Which micro-batch the captures of this process have written under one step of a stream.
+    """The micro-batches that the captures of this process have written under one step of a stream.
 
     A run of a query never repeats a micro-batch. So the same micro-batch twice by one run is a second capture and no
     repetition: its rows would be taken for those of the first. A run is known by the id that classic Spark gives to the
@@ -307,7 +307,6 @@ def _options(path: str, checkpoint: str | None, options: Mapping[str, object]) -
 
 def _ident(df: DataFrame, batch_id: int, step: int, app_id: str | None, options: SinkOptions) -> BatchId:
     """Return which micro-batch this is, and whose."""
-    # One turn per number.
     for name, value in (("batch_id", batch_id), ("step", step)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             msg = f"could not capture: found {name}={value!r}"

@@ -1,4 +1,4 @@
-"""Advance the stream of a query that gets no data, so that what it has captured becomes complete.
+"""The idle watch: advances the stream of a query without input, so that what it captured becomes complete.
 
 Under ``frontier=bounded`` the frontier stays behind the greatest time seen until later rows come. If none
 come, the last rows stay open for as long as the source is silent. `IdleWatch` looks at the query's
@@ -19,7 +19,7 @@ Invariants
    fails, one of the two commits is refused, since both say by which state of the stream they decided.
 2. The stream never moves past a time that is later than all it has seen, skewed rows left out: a source
    that resumes with later times loses nothing, however far other streams are.
-3. Only the stream's owner advances it here; whoever has taken it over is left alone.
+3. Only the stream's owner advances it here; a query that has taken it over is left alone.
 4. It looks as long as the query lives and owns the stream: looks that fail are tried again after growing pauses.
 """
 
@@ -167,8 +167,8 @@ class IdleWatch:
         Raises
         ------
         InvalidOptionError
-            If the query's checkpoint cannot be read from here: whether a micro-batch is under way could
-            not be told.
+            If the query's checkpoint cannot be read from here: whether a micro-batch is under way would
+            not be known.
         """
         location = str(self._options.checkpoint_location)
         known = checkpoint_state(location, storage_options=self._options.storage_options)

@@ -1,4 +1,4 @@
-"""Let Spark write the Parquet files of one commit into a folder of their own in the log's table, and describe them.
+"""The staging folder of a capture: Spark writes one commit's Parquet files there, and footers describe them.
 
 The files stay where Spark wrote them; the commit names them there. Counts and bounds for the table's entry come from
 their footers.
@@ -125,7 +125,7 @@ _SAMPLE_STEP_ROWS = 4 * 1024
 
 @dataclass(slots=True)
 class Hints:
-    """What earlier micro-batches say about the next one of a stream. It saves work, and decides nothing about the rows.
+    """Hints of earlier micro-batches for the next one of a stream. They save work, and decide nothing about the rows.
 
     Known to this process alone: a new one learns it again from its first micro-batch. Looked at are the first, second,
     fourth, eighth … of it.
@@ -182,7 +182,7 @@ def _plain_columns(storage: TableStorage, path: str) -> tuple[str, ...]:
     """Return the columns of a file that a dictionary would not make smaller, as the sink's writer chooses them."""
     plain: list[str] = []
     with open_parquet(storage, path) as file:
-        for column in file.schema_arrow:  # one turn per column
+        for column in file.schema_arrow:
             # Parquet's setting takes a dot for a step into a struct. Structs, lists and maps keep their dictionaries.
             if not pa.types.is_nested(column.type) and "." not in column.name:
                 sample = _sample(file, column.name)
@@ -195,7 +195,7 @@ def _sample(file: pq.ParquetFile, name: str) -> pa.Table | None:
     """Return the first values of a column; None where they are too wide for a sample."""
     taken: list[pa.RecordBatch] = []
     n_rows = n_bytes = 0
-    for batch in file.iter_batches(batch_size=_SAMPLE_STEP_ROWS, columns=[name]):  # 8 turns at most
+    for batch in file.iter_batches(batch_size=_SAMPLE_STEP_ROWS, columns=[name]):
         taken.append(batch.select([name]))
         n_rows, n_bytes = n_rows + batch.num_rows, n_bytes + taken[-1].nbytes
         if n_bytes > _SAMPLE_BYTES:
@@ -254,7 +254,7 @@ def write_files(
     if options.compression == "zstd":
         # Parquet's own default, 3, makes files a thousandth smaller and takes a tenth more work.
         writer = writer.option("parquet.compression.codec.zstd.level", "1")
-    for name in plain:  # as many turns as columns
+    for name in plain:
         writer = writer.option(f"parquet.enable.dictionary#{name}", "false")
     if by_class:
         writer = writer.partitionBy("_event")
@@ -295,7 +295,7 @@ class Staged:
         # Spark leaves the flush to the system. What a task wrote on another host is beyond this one's reach.
         with pool("flush", 1) as threads:
             flushed = begun(threads, self.storage.flush, [path for paths in stored.values() for path in paths])
-            # One turn per file: as many as tasks, times classes.
+            # As many files as tasks, times classes.
             for row_class, paths in stored.items():
                 event = "dead" if row_class is RowClass.DEAD else "message"
                 described = [self._described(path, event) for path in paths]
@@ -341,7 +341,7 @@ class Staged:
         """Refuse a path that executors do not share with the driver: what they wrote would be left behind there."""
         if written is None and self.storage.local:
             return
-        for path in progress:  # one turn per file
+        for path in progress:
             with open_parquet(self.storage, path) as file:
                 rows += file.metadata.num_rows
         if rows != written:
@@ -393,13 +393,13 @@ class Staged:
         if not self.uniform:
             names = [name for name in self.storage.names(self.staging) if name.startswith("_event=")]
             folders = [(RowClass(name.partition("=")[2]), f"{self.staging}/{name}") for name in names]
-        for row_class, folder in folders:  # as many turns as classes
+        for row_class, folder in folders:
             found[row_class] = [f"{folder}/{name}" for name in self.storage.names(folder) if name.endswith(".parquet")]
         return found
 
     def _check_classes(self, found: Mapping[RowClass, list[str]]) -> None:
         """Refuse the micro-batch for the first row of a class that has no place in the log."""
-        for row_class in _REFUSED:  # as many turns as classes
+        for row_class in _REFUSED:
             for path in found.get(row_class, []):
                 with open_parquet(self.storage, path) as file:
                     rows = next(iter(file.iter_batches(batch_size=1)), None)
@@ -414,7 +414,7 @@ class Staged:
         held = standing.counts.frontier.times
         limit = policy.skew_limit(standing.counts, standing.at)
         highs = np.array([kind.hi for kind in policy.domain.types], dtype=np.int64)
-        for file in files:  # as many turns as files
+        for file in files:
             nulls = json.loads(file.stats)["nullCount"]
             if any(nulls.get(name, 0) for name in policy.domain.columns):
                 raise self._refusal(RowClass.NO_TIME, self._find(file.path, RowClass.NO_TIME, highs))
@@ -497,7 +497,7 @@ class Staged:
         domain = self.plan.policy.domain
         times: IntArray = np.zeros((0, domain.arity), dtype=np.int64)
         deltas: IntArray = np.zeros(0, dtype=np.int64)
-        for path in paths:  # as many turns as files
+        for path in paths:
             with open_parquet(self.storage, path) as file:
                 table = file.read(columns=[*domain.columns, "_delta"])
             times, deltas = consolidate_rows(
@@ -554,7 +554,7 @@ def _partition_of(path: str) -> str:
 def _numbers(table: pa.Table, names: tuple[str, ...]) -> IntArray:
     """Return time columns as numbers, bounds unchecked: they are what is to be looked at."""
     columns = []
-    for name in names:  # as many turns as coordinates
+    for name in names:
         column = table.column(name).combine_chunks()
         if pa.types.is_date32(column.type):
             column = column.cast(pa.int32())
@@ -586,7 +586,7 @@ def _n_rows(files: Mapping[RowClass, list[DataFile]], row_class: RowClass) -> in
 
 
 def discard(plan: CapturePlan, storage: TableStorage, staging: str, report: TaskReport) -> None:
-    """Delete a staging directory but for files that the log knows; where that cannot be told, nothing."""
+    """Delete a staging directory but for files that the log knows; where that is not known, nothing."""
     try:
         log = find_log(plan.options.path, plan.options.storage_options)
         known = set() if log is None else log.live_paths({file.path for file in report.files})
@@ -603,7 +603,7 @@ def remove(storage: TableStorage, staging: str) -> None:
 def tidy(storage: TableStorage, staging: str, keep: set[str]) -> None:
     """Delete everything in a staging directory but the files of the log: checksums, progress rows, leftovers."""
     try:
-        # One turn per file of the job, each class in a directory of its own.
+        # Each class has a directory of its own.
         for name in storage.names(staging):
             folder = f"{staging}/{name}"
             leaves = storage.names(folder) if name.startswith("_event=") else []

@@ -1,8 +1,8 @@
-"""Start a query that captures into a log, close its stream when it has ended, advance it while it is idle.
+"""`start`: a query that captures into a log, closes its stream at its end, and advances it while idle.
 
 A sink alone sees neither the end of its query nor idleness. `start` sees both; for idleness see
 `spark_timely.spark.capture.idle`. With ``on_finish="close"`` a query that used its input up declares its stream
-complete, so that whoever replays the log learns that nothing more will come.
+complete, so that replays of the log learn that nothing more will come.
 
 Spark tells a query that ended by itself from one that was stopped in no field: both are not active, and
 neither has an exception. What tells them apart is the report of a trigger that looked for input and
@@ -89,7 +89,7 @@ class CaptureQuery:
 
     Notes
     -----
-    Made by `start`. Whoever wants the stream closed must call `await_termination`.
+    Made by `start`. To have the stream closed, call `await_termination`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The streaming queries that run dataflows.
+"""Streaming queries that run dataflows.
 
 `dataflow` is the query: a source says when to look, and `foreachBatch` takes the steps. `tasks` gives the tasks of a
 step to Spark.

@@ -1,4 +1,4 @@
-"""Run dataflows as a streaming query: its source says when to look, and `foreachBatch` does the work.
+"""Dataflows as a streaming query: its source says when to look, and `foreachBatch` does the work.
 
 A query that lives has a clock as its source, one that ends a source of Spark's with one row: that needs no Python
 process. Spark's offsets and checkpoint decide nothing but when to look: what was done stands in the outputs' logs.
@@ -114,7 +114,7 @@ class Dataflow(Scope):
     def _settle_options(self, spark: SparkSession) -> None:
         """Take what the credentials' names stand for in the session that runs the dataflow: they may be renewed."""
         named = credentials_of(spark) if self._named else {}
-        for path, (credential, beside) in self._named.items():  # one turn per log
+        for path, (credential, beside) in self._named.items():
             self.storage[path] = checked_options(joined_options(credential, beside, named), path)
 
     def _shown_options(self, spark: SparkSession, path: str) -> dict[str, str]:
@@ -434,7 +434,7 @@ class _MicroBatch:
         storage = {path: options for part in self.parts for path, options in part.storage.items()}
         tasks = SparkTasks(df.sparkSession, storage, max_bytes_in_driver=self.driver_bytes)
         rest: float | None = 0.0
-        while rest == 0.0:  # one turn, unless the clock cannot be asked for another micro-batch
+        while rest == 0.0:  # once, unless the clock cannot be asked for another micro-batch
             try:
                 advance_all(self.engines, tasks, lives=self.lives, bounds=self.bounds)
             except Exception as error:
@@ -592,7 +592,7 @@ class DataflowQuery:
         """Return the dataflows, and how far their outputs are as was read last; asks nobody, never fails."""
         names = ", ".join(repr(flow.name) for flow in self._flows)
         uppers: dict[str, None] = {}
-        for sink, log in self._logs.items():  # one turn per output
+        for sink, log in self._logs.items():
             state = log.known_stream(sink.stream)
             if state is not None:
                 uppers[log.domain.show_frontier(state.frontier)] = None
@@ -652,7 +652,7 @@ class DataflowQuery:
     def _seen_failures(self, wanted: Time | None = None) -> list[OutputFailure]:
         """Return failures as of the last look; of outputs only in which a time is not complete, if one is given."""
         found = []
-        for sink, log in self._logs.items():  # one turn per output
+        for sink, log in self._logs.items():
             state = log.stream(sink.stream)
             if wanted is None or state is None or state.frontier.less_equal(wanted):
                 found.append(failure_of(log, sink, run=self._run))
@@ -837,7 +837,7 @@ class DataflowQuery:
             msg = f"could not drop dataflow {name!r}: found nothing else in the query"
             raise InvalidUsageError(msg, hint="stop the query")
         dropped = self._flows[names.index(name)]
-        for sink in dropped.sinks:  # one turn per output
+        for sink in dropped.sinks:
             drop_output(self._logs[sink], sink, self._run)
         dropped.drop_kept()
         self._flows.remove(dropped)

@@ -1,4 +1,4 @@
-"""Run a dataflow's tasks in Spark's executors: each gets its part of the plan, and reads the log's files itself.
+"""The runner of a dataflow's tasks: as a job on Spark's executors, or in this process where they are small.
 
 Files are opened and read as the source ``timely`` reads them in its own tasks. A job that is small enough runs in the
 process that plans it, in two threads: a job of Spark would cost more than the work.
@@ -8,7 +8,8 @@ Invariants
 1. Where a task runs changes no row, no number and no error: whatever goes wrong here is thrown away, and a job of Spark
    has the last word.
 2. What runs here is none of the user's code, and holds little in memory: see `Room`.
-3. A stopped query notices it within about a second: Spark tells it to whoever runs a job, so once a second one is run.
+3. A stopped query notices it within about a second: Spark interrupts only where a job runs, so once a second one is
+   run.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class RoomError(Exception):
 
 
 class Room:
-    """How much a task may hold in memory in the process that plans it: 64 MiB of rows read, a million rows of a view.
+    """The limit on a task's memory in the process that plans it: 64 MiB of rows read, a million rows of a view.
 
     What is read is looked at after each batch of 100,000 rows, and what an operator gets before it works: of a join
     there may be each row with each. Aggregates, filters and delays make no more rows than they get, so that with rows
@@ -268,7 +269,7 @@ class SparkTasks:
             return [future.result() for future in futures]
         level = logging.DEBUG if isinstance(failed, RoomError) else logging.WARNING
         _log.log(level, "a job of %d tasks is left to Spark: %s", len(tasks), failed)
-        for task, future in zip(tasks, futures, strict=True):  # one turn per task
+        for task, future in zip(tasks, futures, strict=True):
             if not future.cancelled() and future.exception() is None:
                 discard(outputs[task.output].storage, future.result().files)
         return None
@@ -289,7 +290,7 @@ class SparkTasks:
 
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                for number in batch.column(0).to_pylist():  # one turn per task: mostly one, of small steps some
+                for number in batch.column(0).to_pylist():  # mostly one task, of small steps some
                     result = run_one(todo[number], plans[todo[number].output], options)
                     yield pa.RecordBatch.from_pylist([{"task": number, "result": pickle.dumps(result)}])
 
@@ -309,7 +310,7 @@ class SparkTasks:
 
         def part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                for number in batch.column(0).to_pylist():  # one turn per task, mostly one
+                for number in batch.column(0).to_pylist():  # mostly one task
                     first, n_buckets = place[number]
                     plan = plans[todo[number].output]
                     for block in shuffle_write(todo[number], plan, reader_of(options), n_buckets):
@@ -339,7 +340,7 @@ class SparkTasks:
 
 def _parcels(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, int, bytes]]:
     for batch in batches:
-        for number in range(batch.num_rows):  # one turn per block
+        for number in range(batch.num_rows):
             first, bucket, content = (column[number].as_py() for column in batch.columns)
             yield first, bucket, content
 
@@ -361,7 +362,7 @@ def partitions_of(tasks: Sequence[Task], /) -> int:
 def pieces_of(tasks: Sequence[Task], /) -> dict[int, list[int]]:
     """Return the numbers of the tasks of each piece, by the first of them."""
     found: dict[tuple[int, int | None], list[int]] = {}
-    for number, task in enumerate(tasks):  # one turn per task
+    for number, task in enumerate(tasks):
         found.setdefault((task.output, task.piece), []).append(number)
     return {numbers[0]: numbers for numbers in found.values()}
 

@@ -286,7 +286,7 @@ def _at_cut(
     """Return what the logs of a cut hold as of it."""
     frames = []
     options = checked_options(storage_options, *(log.path for log in found.logs))
-    for log in found.logs:  # as many turns as logs
+    for log in found.logs:
         reader = spark.read.format("timely").option("cut", str(found))
         frame = reader.options(**stored(spark, own_options(log.path, options))).load(log.path)
         if _DIFF in frame.columns:  # ours: no payload has a column of that name

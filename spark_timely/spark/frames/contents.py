@@ -1,4 +1,4 @@
-"""The contents of a log as a DataFrame: at one time, or at many times together, as the body of a task sees them.
+"""Contents of a log as a DataFrame: at one time, or at many times together, as the body of a task sees them.
 
 At many times, rows of an input carry the time at which they came, or went. Rows of a reference carry the times between
 which they are there: a body that joins them to something that has a time compares, whatever the number of times.
@@ -252,7 +252,7 @@ def spread_frame(
     rows : pyspark.sql.DataFrame
         As `between_frame` gives them.
     """
-    each = ", ".join(time_sql(source.domain, time) for time in times)  # one turn per time of a step
+    each = ", ".join(time_sql(source.domain, time) for time in times)
     return spark.sql(
         f"SELECT {listed(source.schema.names)}, {AT} FROM {views.add(rows)}"
         f" JOIN (SELECT explode(array({each})) AS {AT}) ON {AT} >= {FROM} AND ({TO} IS NULL OR {AT} < {TO})"
@@ -340,7 +340,7 @@ class StepViews:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        for name in self._names:  # one turn per view
+        for name in self._names:
             self._spark.catalog.dropTempView(name)
 
     def add(self, frame: DataFrame) -> str:

@@ -1,4 +1,4 @@
-"""Read files of a log by Spark's own Parquet scan: which ones, and which times of them, as conditions on columns.
+"""Reads a log's files by Spark's Parquet scan: chooses the files, and turns ranges of times into conditions.
 
 Whatever is read from a log as a DataFrame without a task in Python goes through here: rows stay in the JVM.
 """
@@ -144,7 +144,7 @@ def beyond(
     """
     found = F.lit(False)  # noqa: FBT003 - as Spark has it
     floors = (None,) * domain.arity if moved_to is None else tuple(moved_to)
-    for time in elements:  # one turn per element
+    for time in elements:
         # Said of the column itself, so that Spark passes over row groups by it.
         parts = [
             quoted(name) >= literal(kind, value)

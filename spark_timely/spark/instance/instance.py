@@ -88,7 +88,7 @@ class ComputeInstance(Handle):
     ------
     InvalidUsageError
         If the directory is a log or no path, `spark` no session, or `retain` no length of time. If the executors do not
-        see the storage of the instance. Then whoever maintains it continues.
+        see the storage of the instance. Then the process that maintains it continues.
     LogMissingError
         If there is no instance to follow.
     RolledBackError

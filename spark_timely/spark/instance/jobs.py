@@ -1,13 +1,13 @@
-"""Jobs of Spark that an instance has: in which session and fair pool they run, and how they end.
+"""Spark jobs of a compute instance: their sessions, their fair pools, and how they are ended.
 
-Each job runs in a thread of its own, which whoever asked for it waits for. So a job that nobody can end holds up
+Each job runs in a thread of its own, which its caller waits for. So a job that nobody can end holds up
 neither `Jobs.end` nor the end of the process. Where the application has fair scheduling, the jobs of each dataflow are
 in a pool of their own: by a property of the thread on classic, by a clone of the session on Connect.
 
 Invariants
 ----------
 1. A session that is lost is replaced once, however many jobs find out; what is made is looked at before it is used.
-2. Whoever asked for a job gets its result or an error before `interrupt` is over. After that nobody begins another one.
+2. The caller of a job gets its result or an error before `interrupt` is over. After that nobody begins another one.
 3. Neither pools nor tags stay with the session that the user gave: a job leaves its thread as it was.
 4. No more than `POOLS` dataflows have a pool at once, and the name of a pool is used again.
 """
@@ -66,7 +66,7 @@ _LOST: Final = re.compile(r"INVALID_HANDLE\.SESSION_(CLOSED|CHANGED|NOT_FOUND)|N
 
 
 class Pools:
-    """Which pool the jobs of each dataflow are in: its own, as long as there are no more dataflows than pools.
+    """The pools of the dataflows' jobs: each has its own, as long as there are no more dataflows than pools.
 
     Parameters
     ----------
@@ -313,7 +313,7 @@ class Jobs:
             failed: BaseException | None = None
             try:
                 result = self._run(job)
-            except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
+            except BaseException as error:  # noqa: BLE001 - the caller that waits gets it
                 failed = error
             with self._lock:
                 self._running.pop(job, None)
@@ -331,7 +331,7 @@ class Jobs:
 
     def _run(self, job: _Job) -> object:
         tried = False
-        while True:  # two turns at most
+        while True:  # at most twice
             used = spark = self._live(asked=job.fresh or tried)
             try:
                 with self._in_pool(spark, job) as (session, pool):
@@ -474,7 +474,7 @@ class Jobs:
             self._ending = True
             running, sessions = list(self._running), list(self._interruptible)
         until = self._now() + wait_s
-        while running and self._now() < until:  # as many turns as interruptions
+        while running and self._now() < until:
             for spark in sessions:
                 aside("act", partial(end_tagged, spark, self._tag))
             wait([job.future for job in running], max(min(until - self._now(), _INTERRUPT_S), 0.0))
@@ -512,7 +512,7 @@ def says_lost(spark: SparkSession, error: BaseException, /) -> bool:
     if is_stopped(spark):
         return True
     seen: BaseException | None = error
-    while seen is not None:  # one turn per cause
+    while seen is not None:
         if isinstance(seen, PySparkException):
             asked = getattr(seen, "getGrpcStatusCode", None)
             code = None if asked is None else asked()
@@ -533,7 +533,7 @@ def _cloned(spark: SparkSession, pool: str) -> SparkSession:
 
 def _release(clones: Iterable[SparkSession]) -> None:
     """Let the server forget clones. `stop` would take a local server with them."""
-    for clone in clones:  # one turn per pool
+    for clone in clones:
         with suppress(Exception):  # it expires
             clone.client.release_session()
         with suppress(Exception):  # else the end of the process would wait for a server that is gone

@@ -1,4 +1,4 @@
-"""Continual tasks of a compute instance on Spark: a body is made ready, and evaluated in a session of its own.
+"""Continual tasks of a compute instance on Spark: each body is evaluated in a session of its own.
 
 Steps of several tasks run at once, and a body is evaluated under the settings that its task recorded. In one session
 they would change these under each other, and under peeks and copies.
@@ -57,7 +57,7 @@ class InstanceTasks:
         """
         node, logs = request.node, request.logs
         inputs, references = dict[str, Any](), dict[str, Any]()
-        for name, how in node.reads:  # one turn per log
+        for name, how in node.reads:
             if how in ("inserts", "deletes"):
                 inputs[name] = deletes(logs[name]) if how == "deletes" else logs[name]
             else:
@@ -188,7 +188,7 @@ def _apart(spark: SparkSession, *, shares: bool) -> SparkSession:
         return spark  # a new one has the functions of the catalog alone
     own = spark.newSession()
     there = own.conf.getAll
-    for name, value in spark.conf.getAll.items():  # one turn per setting
+    for name, value in spark.conf.getAll.items():
         if there.get(name) != value and own.conf.isModifiable(name):
             own.conf.set(name, value)
     return own

@@ -131,7 +131,7 @@ def frame_of_splits(
     """
     _check_whole(splits)
     ranges: dict[object, list[Split]] = {}
-    for split in splits:  # one turn per split
+    for split in splits:
         key = (split.root, split.lower, split.upper, split.as_of, split.streams, split.consolidate)
         ranges.setdefault(key, []).append(split)
     _check_one(sorted(ranges.values(), key=lambda each: each[0].number))
@@ -165,13 +165,13 @@ def _check_one(ranges: Sequence[Sequence[Split]]) -> None:
     if not follow or len(same) > 1:
         msg = "could not make a frame of splits: found splits of several micro-batches or logs"
         raise InvalidUsageError(msg, hint=_ALL)
-    for splits in ranges:  # two turns at most
+    for splits in ranges:
         if splits[0].lower is None or any(split.first or split.last for split in splits):
             continue  # by commits or by times: whole files each
         shares: dict[str, list[tuple[int, int]]] = {}
-        for piece in (piece for split in splits for piece in split.pieces):  # one turn per piece of a file
+        for piece in (piece for split in splits for piece in split.pieces):
             shares.setdefault(piece.path, []).append((piece.start, piece.stop))
-        for path, found in shares.items():  # one turn per file
+        for path, found in shares.items():
             ends = [0, *(end for share in sorted(found) for end in share), WHOLE]
             if any(one != other for one, other in zip(ends[::2], ends[1::2], strict=True)):
                 msg = f"could not make a frame of splits: found a part of file {path!r}"
@@ -185,7 +185,7 @@ def _frame(
     paths = list(dict.fromkeys(piece.path for split in splits for piece in split.pieces))
     if not layout.fail_on_data_loss:
         there = [path for path in paths if storage.exists(path)]
-        for path in sorted(set(paths) - set(there)):  # one turn per missing file
+        for path in sorted(set(paths) - set(there)):
             warn_of_missing_file(splits[0].root, path)
         paths = there
     if not paths:
@@ -252,7 +252,7 @@ def _in_range(splits: Sequence[Split], layout: ReplayLayout) -> Column:
 def _of_commits(commits: Iterable[tuple[str, int, int]]) -> Column:
     """Return the condition that a row is of one of some commits, per stream from a first to before a last."""
     streams: dict[tuple[int, int], dict[str, None]] = {}
-    for stream, first, last in commits:  # one turn per stream and split
+    for stream, first, last in commits:
         streams.setdefault((first, last), {})[stream] = None
     parts = [
         F.col("_stream").isin(list(names)) & (F.col("_seq") >= first) & (F.col("_seq") < last)

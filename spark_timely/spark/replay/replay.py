@@ -1,4 +1,4 @@
-"""Replay a log by micro-batches that are planned in the driver, for runs that end.
+"""`replay`: micro-batches of a log planned in the driver, for runs that end.
 
 Spark's own way of a Python source starts a planner process for each run and moves rows through Python workers. Where a
 run ends by itself neither is needed: the planner of ``format("timely")`` runs here, and rows are read by Spark's

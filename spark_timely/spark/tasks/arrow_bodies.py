@@ -1,4 +1,4 @@
-"""Evaluate the body of a continual task that is a function of Arrow tables: each step is one task of Spark's.
+"""Evaluation of a continual task's body that is a function of Arrow tables: each step is one task of Spark.
 
 The task reads the step's files itself, sums the updates of collections, calls the function, and writes the files of the
 output's log. No SQL is planned and no view is made, so that a small step costs little more than an empty job.
@@ -138,7 +138,7 @@ class ArrowBody(FunctionBody):
 
 
 class Room:
-    """What rows a step may hold, in bytes.
+    """The limit on the rows that a step may hold, in bytes.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ def _batches(
 def _read(source: SourcePlan, files: Sequence[str], lower: int | None, upper: int | None, room: Room) -> Updates:
     """Return the rows of files at times in [lower, upper), each with how often it comes or goes."""
     found = []
-    for batch in _batches(source, files, lower, upper, source.schema):  # one turn per 100,000 rows
+    for batch in _batches(source, files, lower, upper, source.schema):  # 100,000 rows each
         room.take(batch.nbytes, source)
         found.append(batch)
     return _updates(source, found, source.schema)
@@ -236,7 +236,7 @@ def _attempt(source: SourcePlan) -> str:
 
 @dataclass(frozen=True)
 class _Arrivals:
-    """What an input shows at each time of a step: rows, ordered by their time."""
+    """The rows that an input shows at each time of a step, ordered by their time."""
 
     times: IntArray
     rows: pa.Table
@@ -306,7 +306,7 @@ def _times_of_changes(source: SourcePlan, most_bytes: int) -> IntArray:
     counted: list[tuple[IntArray, IntArray]] = []
     for batch in _batches(source, source.files, source.lower, source.upper, pa.schema([])):  # per 100,000 rows
         part = _updates(source, [batch], pa.schema([]))
-        for which, seen in found.items():  # two turns
+        for which, seen in found.items():
             seen.append(np.unique(part.times[part.diffs > 0 if which > 0 else part.diffs < 0, 0]))
         distinct, counts = unique_times(part.times)
         counted.append((distinct[:, 0], np.asarray(counts, np.int64)))
@@ -316,7 +316,7 @@ def _times_of_changes(source: SourcePlan, most_bytes: int) -> IntArray:
     sure: IntArray = np.setdiff1d(ours, mixed, assume_unique=True)
     times, sizes = _counts(counted)
     parts = [sure]
-    for piece in _in_pieces(mixed, sizes[np.searchsorted(times, mixed)]):  # one turn per million rows
+    for piece in _in_pieces(mixed, sizes[np.searchsorted(times, mixed)]):
         room = Room(None, most_bytes)
         rows = _read(source, source.files, int(piece[0]), int(piece[-1]) + 1, room)
         summed = rows.where(np.isin(rows.times[:, 0], piece)).consolidated()
@@ -420,7 +420,7 @@ class _Collection:
 
     @cached_property
     def now(self) -> Updates:
-        """The rows, and how often each is there; none is there zero times."""
+        """The number of times that each row is there, and the rows; none is there zero times."""
         if not len(self.recent.held):
             return self.base.held
         places = self.base.places_of(self.recent.hashes)
@@ -490,7 +490,7 @@ class _Stream:
 
 @dataclass(frozen=True)
 class _Held:
-    """What a log holds as of a time, and what some of its files have at later ones.
+    """The contents of a log as of a time, and what some of its files have at later ones.
 
     Attributes
     ----------
@@ -574,7 +574,7 @@ class Kept:
         self._held[key] = held
         self._held.move_to_end(key)
         size = sum(each.n_bytes for each in self._held.values())
-        while size > self._most:  # one turn per log
+        while size > self._most:
             _, gone = self._held.popitem(last=False)
             size -= gone.n_bytes
 
@@ -591,7 +591,7 @@ _kept = Kept()  # of this process
 
 
 class _Given(NamedTuple):
-    """What the body gives at a time: the output's payload, and diffs."""
+    """The rows that the body gives at a time: the output's payload, and diffs."""
 
     time: int
     rows: pa.Table
@@ -644,9 +644,9 @@ class _Step:
         OperatorError
             If the function fails, or gives what it must not.
         """
-        for time in self._plan.times:  # one turn per time, each a call of the user's function
+        for time in self._plan.times:  # each a call of the user's function
             yield self._at(time)
-        for alias, held in self._held.items():  # one turn per reference
+        for alias, held in self._held.items():
             self._kept.put(self._key(self._sources[alias]), held)
 
     def _at(self, time: int) -> _Given:
@@ -786,7 +786,7 @@ def run_step(
     held: list[_Given] = []
     size = 0
     try:
-        for given in _Step(body, plan, own_names, _kept if kept is None else kept).run():  # one turn per time
+        for given in _Step(body, plan, own_names, _kept if kept is None else kept).run():
             held.append(given)
             size += given.rows.nbytes
             if size >= _MOST_BYTES:
@@ -951,7 +951,7 @@ class ArrowBodies:
         Raises
         ------
         InvalidUsageError
-            If they cannot be told.
+            If they are not known.
         """
         tables = {each.alias: _nullable(each.schema).empty_table() for each in plan.sources}
         attempt = f"could not start task {plan.task!r}: found no columns of its output"
@@ -970,7 +970,7 @@ class ArrowBodies:
         return pa.schema([pa.field(each.name, canonical_type(each.type, each.name)) for each in made.schema])
 
     def _in_task(self, do: Callable[[], _T]) -> _T:
-        """Run something in a task of Spark's; errors of ours come back as they are."""
+        """Run something in a task of Spark's; errors of this library come back as they are."""
 
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for _ in batches:  # one row

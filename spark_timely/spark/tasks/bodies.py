@@ -1,4 +1,4 @@
-"""Evaluate the body of a continual task with Spark: views of its logs, SQL or a function over them, files of rows.
+"""Evaluation of a continual task's body with Spark: SQL, or a function of DataFrames, over views of its logs.
 
 Invariants
 ----------
@@ -122,7 +122,7 @@ _RESULTS: Final = StructType([StructField("result", BinaryType())])
 
 @dataclass(frozen=True)
 class Changes:
-    """What a function gives that takes rows away as well.
+    """The result of a function that takes rows away as well.
 
     Attributes
     ----------
@@ -257,11 +257,11 @@ class SessionSettings:
             wanted[_OPEN_COST] = str(_OPEN_BYTES)
         changed: list[str] = []
         try:
-            for name in given:  # one turn per setting of the session
+            for name in given:
                 if name.startswith(_FAMILIES) and name not in settings:
                     changed.append(name)
                     self.spark.conf.unset(name)
-            for name, value in wanted.items():  # one turn per setting
+            for name, value in wanted.items():
                 if name not in self._counts:
                     self._counts[name] = _setting(self.spark, name)
                 if self._counts[name] != value:
@@ -269,7 +269,7 @@ class SessionSettings:
                     self._set(name, value, task)
             yield
         finally:
-            for name in changed:  # one turn per setting that differs
+            for name in changed:
                 if name in given:
                     self.spark.conf.set(name, given[name])
                 else:
@@ -430,7 +430,7 @@ class SparkBodies:
         """
         with self._settings.under(plan.settings, plan.task), StepViews(self._spark) as views:
             parts = [self._counted(self.changes(plan, views), plan, 1)]
-            for each in alone:  # one turn per time
+            for each in alone:
                 at = F.expr(time_sql(plan.form.domain, each.time))
                 parts.append(self._counted(self.changes(each, views).withColumn(AT, at), plan, -1))
             left, diff, (kind,) = consolidate(_union(parts)), F.col(DIFF), plan.form.domain.types
@@ -479,7 +479,7 @@ class SparkBodies:
         Raises
         ------
         InvalidUsageError
-            If they cannot be told: the body reads the output to make them.
+            If they are not known: the body reads the output to make them.
         """
         frames = self._frames(plan, views)
         if isinstance(self._body, FunctionBody):
@@ -498,7 +498,7 @@ class SparkBodies:
                 return _nullable(arrow_schema(own.schema))
         else:
             names = {alias: views.add(frame) for alias, frame in frames.items()}
-            for statement in self._body.statements:  # one turn per statement
+            for statement in self._body.statements:
                 if statement.kind == "insert" and not set(statement.reads) & set(self._own_names):
                     literal_ = time_sql(plan.form.domain, plan.time)
                     found = views.query(at_time(statement.bind(names), literal_))
@@ -540,7 +540,7 @@ class SparkBodies:
         assert self._many is not None
         names = {alias: views.add(frame) for alias, frame in self._frames(plan, views).items()}
         placed = _Placed(self._spark, plan, views)
-        for statement, many in zip(self._body.statements, self._many.statements, strict=True):  # one turn per statement
+        for statement, many in zip(self._body.statements, self._many.statements, strict=True):
             alone = views.query(at_time(statement.bind(names), time_sql(plan.form.domain, plan.time))).schema
             try:
                 *found, at = views.query(many.bind([placed.view(place) for place in many.places])).schema
@@ -557,7 +557,7 @@ class SparkBodies:
         assert self._many is not None
         schema, placed = spark_schema(plan.form.payload), _Placed(self._spark, plan, views)
         parts = []
-        for statement in self._many.statements:  # one turn per statement
+        for statement in self._many.statements:
             found = views.query(statement.bind([placed.view(place) for place in statement.places]))
             part = _by_place(found, schema, statement.columns, plan, timed=True)
             parts.append(_signed(part, 1) if plan.form.kind == "collection" else part)
@@ -593,7 +593,7 @@ class SparkBodies:
     def _frames(self, plan: StepPlan, views: StepViews) -> dict[str, DataFrame]:
         """Return what the body sees of each log; a function of many times sees times too."""
         frames = {}
-        for source in plan.sources:  # one turn per log
+        for source in plan.sources:
             key = (source.alias, source.files, source.lower, source.upper, plan.times)
             frames[source.alias] = views.once(key, partial(self._frame, source, plan, views))
         return frames
@@ -633,7 +633,7 @@ class SparkBodies:
         )
         names = {alias: views.add(frame) for alias, frame in frames.items()}
         parts: list[DataFrame] = []
-        for number, statement in enumerate(body.statements):  # one turn per statement
+        for number, statement in enumerate(body.statements):
             if own is not None and own_names & set(statement.reads):
                 names |= dict.fromkeys(own_names, views.add(own))
             found = views.query(at_time(statement.bind(names), time_sql(plan.form.domain, plan.time)))
@@ -830,7 +830,7 @@ def _is_of_storage(text: str) -> bool:
 
 @dataclass
 class _Part:
-    """What a task of Spark's wrote."""
+    """The files that one task of Spark wrote, and what it found."""
 
     files: list[DataFile] = field(default_factory=list)
     unmet: dict[str, int] = field(default_factory=dict)
@@ -862,7 +862,7 @@ def _written(changes: DataFrame, plan: StepPlan) -> StepResult:
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         part = _Part()
-        for table in _in_chunks(batches, schema):  # one turn per file
+        for table in _in_chunks(batches, schema):
             _write_chunk(table, plan, part)
         yield pa.RecordBatch.from_pylist([{"result": pickle.dumps(part)}])
 
@@ -873,7 +873,7 @@ def _written(changes: DataFrame, plan: StepPlan) -> StepResult:
     stray = next((part.stray for part in parts if part.stray is not None), None)
     if stray is not None:
         return StepResult(files, _stray(stray, plan))
-    for part in parts:  # one turn per partition
+    for part in parts:
         for name, n in part.unmet.items():
             unmet[name] = unmet.get(name, 0) + n
     failed = next((each for each in plan.expectations if each.otherwise == "fail" and unmet.get(each.name)), None)
@@ -919,7 +919,7 @@ def _write_chunk(table: pa.Table, plan: StepPlan, part: _Part) -> None:
             part.stray = int(times[other][0])
             return
     kept = np.ones(table.num_rows, np.bool_)
-    for number, expectation in enumerate(plan.expectations):  # one turn per expectation
+    for number, expectation in enumerate(plan.expectations):
         met = np.asarray(table.column(f"_met_{number}").to_numpy(zero_copy_only=False), np.bool_)
         wrong = kept & ~met
         n = int(wrong.sum())

@@ -1,4 +1,4 @@
-"""Continual tasks: a body that is run for what arrives, by a streaming query.
+"""`ContinualTask`: a continual task as users define, start, watch and drop it.
 
 A task is a dataflow with one output that a body makes: it is started, stopped and watched as one, and shares a query
 with others.
@@ -91,7 +91,7 @@ _OTHERWISE: Final = ("fail", "drop", "dead_letter")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How what a body gives at a time differs from what the output has.
+    """The difference at a time between what a body gives and what the output has.
 
     Attributes
     ----------
@@ -222,10 +222,10 @@ class ContinualTask(Dataflow):
         references = references or {}
         check_aliases(name, list(inputs), list(references))
         given: dict[str, tuple[str | os.PathLike[str] | Log, Shown]] = {}
-        for alias, log in inputs.items():  # one turn per input
+        for alias, log in inputs.items():
             given[alias] = (log.log, "deletes") if isinstance(log, Deletes) else (log, "inserts")
         self._own_names = [OUTPUT]
-        for alias, reference in references.items():  # one turn per reference
+        for alias, reference in references.items():
             how: Shown = "newest" if isinstance(reference, Newest) else "contents"
             log = reference.log if isinstance(reference, Newest) else reference
             at = log.path if isinstance(log, Log) else normal_path(log)
@@ -239,7 +239,7 @@ class ContinualTask(Dataflow):
         self._version = version
         leaves: list[Replay] = []
         sources = []
-        for alias, (log, how) in given.items():  # one turn per log
+        for alias, (log, how) in given.items():
             options = {} if isinstance(log, Log) else {"storage_options": storage_options, "credential": credential}
             leaf = self.replay(log, **options).view  # type: ignore[arg-type]
             assert isinstance(leaf, Replay)
@@ -370,8 +370,8 @@ class ContinualTask(Dataflow):
     ) -> SqlBody | FunctionBody:
         if isinstance(body, str):
             if version is not None or deletes or many_times:
-                told = {"version": version, "deletes": deletes or None, "many_times": many_times or None}
-                found = next(f"{name}={shown(value)}" for name, value in told.items() if value is not None)
+                extra = {"version": version, "deletes": deletes or None, "many_times": many_times or None}
+                found = next(f"{name}={shown(value)}" for name, value in extra.items() if value is not None)
                 msg = f"{self._attempt}: found {found} beside a body in SQL"
                 raise InvalidUsageError(msg, hint="leave it out: the text says it")
             return SqlBody.parse(body, task=self.name, inputs=list(inputs), references=list(references))
@@ -458,7 +458,7 @@ class ContinualTask(Dataflow):
 
     def _expectations(self, given: Mapping[str, str | tuple[str, str]] | None) -> tuple[Expectation, ...]:
         found = []
-        for name, each in (given or {}).items():  # one turn per expectation
+        for name, each in (given or {}).items():
             condition, otherwise = (each, "fail") if isinstance(each, str) else each
             if not isinstance(condition, str) or not condition.strip() or otherwise not in _OTHERWISE:
                 msg = f"{self._attempt}: found expect[{name!r}]={shown(each)}"
@@ -645,7 +645,7 @@ class ContinualTask(Dataflow):
     def _check_output_names(self, output: pa.Schema) -> None:
         """Refuse names that are no columns, where statements read the output and where something is expected of it."""
         self._check_columns(self._unchecked, output)
-        for each in self.plan.expectations:  # one turn per expectation
+        for each in self.plan.expectations:
             attempt = f"begin task {self.name!r} with expectation {each.name!r}"
             check_names(judged(each.condition), {JUDGED: output.names}, attempt=attempt, text=each.condition)
 
@@ -710,7 +710,7 @@ class ContinualTask(Dataflow):
             raise InvalidUsageError(msg, hint="give a number of times from 1 on")
         bodies = self._bodies(spark)
         found = []
-        for plan in self._engine_for(spark).steps_before(last):  # one turn per time
+        for plan in self._engine_for(spark).steps_before(last):
             surplus, missing = bodies.compared(plan, self._written_at(plan))
             if surplus or missing:
                 found.append(Difference(self.leaves[0].domain.render_time((plan.time,)), surplus, missing))
@@ -808,7 +808,7 @@ class ContinualTask(Dataflow):
 
         Stop its queries first.
         """
-        for path, name in self.consumer_names:  # one turn per log
+        for path, name in self.consumer_names:
             log = open_log(path, storage_options=self.storage[path] or None)
             if name in log.retainers():
                 log.release(name)
@@ -839,7 +839,7 @@ class ContinualTask(Dataflow):
         failure = None if state is None or state.note.output is None else state.note.output.failure
         if failure is not None:
             lines.append(f"  it stopped: {failure.message}")
-        for source in held_back_by(self.plan, frontiers, at):  # one turn per source
+        for source in held_back_by(self.plan, frontiers, at):
             role = "reference" if not source.is_input else "input"
             holders = [
                 f"stream {name!r} of {held.owner!r} at {domain.render_frontier(held.frontier)}"
@@ -863,7 +863,7 @@ class ContinualTask(Dataflow):
             lines.append(f"  function, version {self._version!r}")
         how = f"one time after another: {self._alone}" if self._alone else "many times together"
         lines.append(f"  evaluated at {how}")
-        for source in self.plan.sources:  # one turn per source
+        for source in self.plan.sources:
             try:
                 read = open_log(source.path, storage_options=self.storage[source.path] or None)
                 where = domain.render_frontier(read.frontier())
@@ -879,7 +879,7 @@ class ContinualTask(Dataflow):
             f"  output at {domain.render_frontier(log.frontier())}; began {began}, snapshot={note.task.snapshot}"
         )
         lines.append(f"  identity {note.plan}")
-        for first, last in note.task.gaps:  # one turn per gap
+        for first, last in note.task.gaps:
             start = "the beginning" if first is None else domain.render_time((first,))
             lines.append(f"  skipped from {start} to before {domain.render_time((last,))}")
         if note.failure is not None:
@@ -888,7 +888,7 @@ class ContinualTask(Dataflow):
 
 
 def _positional(function: Function) -> int:
-    """Return how many values a function takes by their places; four where that cannot be told."""
+    """Return how many values a function takes by their places; four where that is not known."""
     try:
         found = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""A log of changes applied to a table, as a task: a dataflow with one operator and one output.
+"""`upsert`: a log of changes applied to a table, as a dataflow with one operator and one output.
 
 It is no body that runs once per time: the operator works on a table of what it kept, many times in one job, and reads
 of that what belongs to keys that change.

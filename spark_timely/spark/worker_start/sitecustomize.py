@@ -1,4 +1,4 @@
-"""Run at the start of every Python process of Spark: let pyspark be found compiled.
+"""Start-up hook of Spark's Python processes: lets pyspark be found compiled.
 
 Spark puts its own ``pyspark.zip`` first on the path of its Python processes. Python keeps no compiled
 modules for a zip, so each process compiles all of pyspark (measured: 1.0 s of processor time, a process for
