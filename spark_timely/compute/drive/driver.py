@@ -181,8 +181,8 @@ class Driver:
         found = [each for each in commands if not isinstance(each, CreateTimely | InitializationComplete)]
         created = next((each for each in found if isinstance(each, CreateInstance)), _NEW)
         epoch = max(self.instance.epoch + 1, 0 if self.state.fence is None else self.state.fence.epoch)
-        for command in (CreateTimely(epoch, self._owner), created):
-            self.instance.handle(command)
+        for opening in (CreateTimely(epoch, self._owner), created):
+            self.instance.handle(opening)
         flows = [each.dataflow for each in found if isinstance(each, CreateDataflow)]
         accepted = {} if self.state.follows else self._retain_unwritten(flows, self.state.readable())
         chosen = resumed(self.state, flows)
