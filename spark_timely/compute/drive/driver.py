@@ -326,7 +326,9 @@ class Driver:
         compacts = isinstance(command, AllowCompaction) and not command.frontier.is_empty
         if isinstance(command, AllowCompaction) and compacts:
             command = replace(command, frontier=may_forget(self.state, command.id, command.frontier))
-        ledger = self.state.ledger.put(*self.folders.marks_of(command, lasts=lasts))
+        ledger = self.state.ledger
+        if isinstance(command, CreateDataflow | AllowCompaction):
+            ledger = ledger.put(*self.folders.marks_of(command, lasts=lasts))
         if lasts and not compacts:
             self._commands.store([*ledger.rows(), *rows_of((*history.lasting(), command, *more))])
         elif ledger.marks.keys() != self.state.ledger.marks.keys():

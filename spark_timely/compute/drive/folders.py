@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from spark_timely.compute.command import AllowCompaction, Command, CreateDataflow
+from spark_timely.compute.command import AllowCompaction, CreateDataflow
 from spark_timely.compute.drive.directory import Found
 from spark_timely.compute.drive.state import may_pass
 from spark_timely.compute.ledger import FOLDER, Ledger, Mark
@@ -172,7 +172,7 @@ class Folders:
                 state.directory.path, len(unknown), shown(unknown),
             )  # fmt: skip
 
-    def marks_of(self, command: Command, *, lasts: bool) -> list[Mark]:
+    def marks_of(self, command: CreateDataflow | AllowCompaction, *, lasts: bool) -> list[Mark]:
         """Return the marks of the folders that a command makes for a while, or drops (invariant 4 of the driver)."""
         directory, exports = self._state.directory, self._state.exports()
         match command:

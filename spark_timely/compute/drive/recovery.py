@@ -40,7 +40,6 @@ from spark_timely.compute.ledger import Ledger, Mark, commands_of
 from spark_timely.compute.plan import is_task
 from spark_timely.errors import (
     InvalidUsageError,
-    LogMissingError,
     RolledBackError,
     StorageError,
     TimelyError,
@@ -229,8 +228,6 @@ def _found(path: str, directory: Directory) -> Found:
     """Return what is at a path; nothing where that is not known: its dataflow says so, which alone does not run."""
     try:
         return directory.found_at(path)
-    except LogMissingError:
-        return Found()
     except TimelyError as error:
         _log.debug("log %r cannot be looked at: %s", path, error)
         return Found()
@@ -404,7 +401,8 @@ def follow(state: State, /, *, to_write: bool = False) -> None:
     wanted = reduced(commands_of(state.commands.rows()))
     flows = {each.dataflow.export_ids: each.dataflow for each in wanted if isinstance(each, CreateDataflow)}
     there = {each.dataflow.export_ids: each.dataflow for each in state.runs() if each.dataflow.lasts}
-    changed = {ids for ids, mine in there.items() if not _is_same(mine, flows.get(ids))}
+    # Those that do not do the same, from whichever time on.
+    changed = {ids for ids, mine in there.items() if ids not in flows or mine.at(flows[ids].as_of) != flows[ids]}
     is_known = flows.keys() <= there.keys() - changed
     chosen = resumed(state, list(flows.values())) if to_write or not is_known else {}
     if to_write:
@@ -462,8 +460,3 @@ def _drop_here(state: State, ids: Iterable[str]) -> None:
             continue
         _drop_here(state, [other for each in state.runs() if id_ in each.dataflow.own_imports for other in each.live])
         state.instance.handle(AllowCompaction(id_, Antichain.empty(state.domain_of(id_).arity)))
-
-
-def _is_same(mine: Dataflow, other: Dataflow | None) -> bool:
-    """Whether another dataflow does the same, from whichever time on."""
-    return other is not None and mine.at(other.as_of) == other

@@ -220,11 +220,9 @@ class Worker:
             del self._broken[number]
         readable = self._state.readable()
         for number, running in runs.items():
-            if number not in self.runners and self._is_due(number):
+            _, _, again_at = self._broken.get(number, (None, 0, 0.0))
+            if number not in self.runners and again_at <= self._state.now():
                 self._begin(running, readable, checked)
-
-    def _is_due(self, number: int) -> bool:
-        return number not in self._broken or self._broken[number][2] <= self._state.now()
 
     def _begin(self, running: Running, readable: Mapping[str, Export], checked: Runner | None) -> None:
         tries = self._broken.pop(running.number, (None, 0, 0.0))[1]
