@@ -64,8 +64,8 @@ class _Peeks:
             writer.append(_rows(part).append_column("_time", ones).append_column("_diff", ones))
         writer.advance([2])
         log.compact(target_file_size=1 << 34)
-        if len(log.files()) != 1:
-            msg = f"expected one file, found {len(log.files())}"
+        if len(log.core.files()) != 1:
+            msg = f"expected one file, found {len(log.core.files())}"
             raise AssertionError(msg)
         return log
 
@@ -101,7 +101,7 @@ class _Peeks:
         import datafusion
         import duckdb
 
-        file = f"{self.path}/{self.log.files().paths[0]}"
+        file = f"{self.path}/{self.log.core.files().paths[0]}"
         ducks = duckdb.connect()
         ducks.execute("SET threads = 2")
         ducks.execute("SET parquet_metadata_cache = true")

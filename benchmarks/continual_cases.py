@@ -203,7 +203,7 @@ def _empty_times(spark: SparkSession, folder: Path) -> Case:
     task = st.ContinualTask("empty", inputs={"rates": log}, body="SELECT currency FROM rates", output=folder / "empty")
     task.start(spark, trigger=NOW).await_termination()
     output = st.open_log(folder / "empty")
-    before = output.positions()["main"]
+    before = output.core.positions()["main"]
     times = np.repeat(np.arange(EMPTY), 2)
     rows = {"currency": times // 7, "rate": np.full(2 * EMPTY, 1.0)}
     updates = pa.table({"_time": times, "_diff": np.tile([1, -1], EMPTY), **rows})
@@ -213,7 +213,7 @@ def _empty_times(spark: SparkSession, folder: Path) -> Case:
     if output.frontier() != log.frontier() or output.messages().num_rows:
         msg = "the output of empty times is not empty"
         raise RuntimeError(msg)
-    case.ours.append(float(output.positions()["main"] - before))
+    case.ours.append(float(output.core.positions()["main"] - before))
     case.peer.append(1.0)
     return case
 

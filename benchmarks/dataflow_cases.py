@@ -524,7 +524,7 @@ print(json.dumps({"before": before, "peak": peak(), "rows": rows, "read": read /
 
 def _moments(path: Path) -> list[float]:
     """Return when the commits that moved a log's stream were made, in seconds of the wall clock, in their order."""
-    rows = st.open_log(str(path)).progress().to_pylist()
+    rows = st.open_log(str(path)).core.progress().to_pylist()
     return sorted({row["_seq"]: row["_at"].timestamp() for row in rows if row["_seq"] and row["_delta"]}.values())
 
 

@@ -76,7 +76,7 @@ class Unguarded:
 
 def unguarded(log: Log) -> Log:
     """Take the guard away from a handle."""
-    log.store._guard = Unguarded()  # type: ignore[attr-defined]
+    log.core.store._guard = Unguarded()  # type: ignore[attr-defined]
     return log
 
 
@@ -156,7 +156,7 @@ def _digested(scratch: Path, name: str) -> Case:
             if time >= DIGEST_WARM:
                 case.ours.append(1000 * took)
                 case.peer.append(1000 * (took - spent))
-    state = st.open_log(log.path).stream("main")
+    state = st.open_log(log.path).core.stream("main")
     assert state is not None
     assert state.note.content is not None
     return case
@@ -186,16 +186,16 @@ def _open(scratch: Path) -> Case:
     )
     log = st.create_log(str(scratch / "files"), SCHEMA, minimum=(0,), merge_every=None)
     log.writer(owner="bench").advance(1)
-    log.store.transact([_file(log, "main", seq, 1) for seq in range(FILES)], [])
+    log.core.store.transact([_file(log, "main", seq, 1) for seq in range(FILES)], [])
     log.refresh()
-    log.tidy()
+    log.core.tidy()
     log.writer(owner="bench").advance(2)
 
     def opened(*, guard: bool) -> float:
         def ask() -> None:
             found = st.open_log(log.path) if guard else unguarded(st.open_log(log.path))
             assert found.frontier().to_json() == [2]
-            assert len(found.files()) == FILES
+            assert len(found.core.files()) == FILES
 
         return seconds(ask)
 
@@ -213,16 +213,16 @@ def _poll(scratch: Path) -> Case:
     )
 
     def merge(log: Log, old: Sequence[DataFile], seq: int) -> None:
-        log.store.transact([_file(log, "merged", seq, MERGED)], [], removes=old, data_change=False, exclusive=True)
+        log.core.store.transact([_file(log, "merged", seq, MERGED)], [], removes=old, data_change=False, exclusive=True)
         log.refresh()
 
     def polled(number: int, *, foreign: bool) -> float:
         log = st.create_log(str(scratch / f"poll-{foreign}-{number}"), SCHEMA, minimum=(0,), merge_every=None)
         groups = [[_file(log, "main", MERGED * group + n, 1) for n in range(MERGED)] for group in range(MERGES)]
-        log.store.transact(list(itertools.chain(*groups)), [])
+        log.core.store.transact(list(itertools.chain(*groups)), [])
         log.refresh()
         reader = st.open_log(log.path)
-        assert len(reader.files()) == MERGES * MERGED
+        assert len(reader.core.files()) == MERGES * MERGED
         for group, old in enumerate(groups):
             if foreign:
                 with patch("spark_timely.log.store.entries.marks", lambda *_: {}):
@@ -232,7 +232,7 @@ def _poll(scratch: Path) -> Case:
 
         def look() -> None:
             reader.refresh()
-            assert len(reader.files()) == MERGES
+            assert len(reader.core.files()) == MERGES
 
         return 1000 * seconds(look)
 
@@ -289,10 +289,12 @@ def _deliver(scratch: Path) -> Case:
         layout = layout_of(reader, options)
 
         def read() -> None:
-            looked = patch.object(reader.store, "look_into", lambda *_: None)
+            looked = patch.object(reader.core.store, "look_into", lambda *_: None)
             with contextlib.nullcontext() if looks else looked:
                 splits = ReplayPlanner(reader, options, layout).plan_batch()
-            found = [batch["id"] for split in splits for batch in read_split(split, layout, storage=reader.storage)]
+            found = [
+                batch["id"] for split in splits for batch in read_split(split, layout, storage=reader.core.storage)
+            ]
             assert sum(map(len, found)) == rows
             ids = pa.chunked_array(found)
             assert pc.sum(ids).as_py() == rows * (rows - 1) // 2

@@ -64,9 +64,11 @@ class ManyFiles(GrowingLog):
             for part in range(FILES):
                 times = np.full((ROWS // FILES, 1), self.time)
                 values = pa.array(range(part * ROWS // FILES, (part + 1) * ROWS // FILES), pa.int64())
-                rows = message_table(self.log.format, pa.table({"value": values}), times, "main", seq)
-                files += write_data_files(self.log.storage, rows, times, stream="main", seq=seq, domain=self.log.domain)
-            self.log.commit(
+                rows = message_table(self.log.core.format, pa.table({"value": values}), times, "main", seq)
+                files += write_data_files(
+                    self.log.core.storage, rows, times, stream="main", seq=seq, domain=self.log.domain
+                )
+            self.log.core.commit(
                 CommitRequest(
                     stream="main",
                     owner="bench",
@@ -81,7 +83,7 @@ class ManyFiles(GrowingLog):
     def check(self) -> None:
         """Compare numbers of files and rows with what was appended, and the frontier; read one time."""
         log = st.open_log(self.path)
-        index = log.files()
+        index = log.core.files()
         right = log.frontier().to_json() == [self.time] and int(index.rows.sum()) == ROWS * self.time
         last = log.messages(lower=self.time - 1, columns=["value"])["value"].to_pylist()
         if not right or sorted(last) != list(range(ROWS)):
@@ -248,7 +250,7 @@ def _replayed_trickle(path: Path, seed: int) -> tuple[int, int]:
             read += sum((path / piece.path).stat().st_size for piece in part.split.pieces)
             delivered += sum(batch.num_rows for batch in reader.read(part))
         offset = end
-    files = log.files()
+    files = log.core.files()
     closed = log.messages(upper=log.frontier(), columns=["id"]).num_rows
     if delivered != closed:
         message = f"trickle: expected {closed} rows, delivered {delivered}"

@@ -130,8 +130,8 @@ def _snapshots(scratch: Path) -> Case:
         return 1000 * statistics.median(took)
 
     alternate(case, lambda: snapshot(0), lambda: snapshot(1), ROUNDS)
-    rows = [int(handle.files().rows.sum()) for handle in handles]
-    case.settings = {"rows": rows, "files": [len(handle.files()) for handle in handles]}
+    rows = [int(handle.core.files().rows.sum()) for handle in handles]
+    case.settings = {"rows": rows, "files": [len(handle.core.files()) for handle in handles]}
     return case
 
 

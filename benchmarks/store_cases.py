@@ -103,6 +103,6 @@ def _check(url: str, options: dict[str, str], n: int) -> None:
     if sorted(found) != list(range(n * ROWS)) or not log.verify().legal:
         message = f"expected {n * ROWS} rows once each, found {len(found)}"
         raise AssertionError(message)
-    if len(log.files()) >= n or log.storage.find("_delta_log/_last_checkpoint") is None:
-        message = f"expected merges and checkpoints among {n} appends, found {len(log.files())} files"
+    if len(log.core.files()) >= n or log.core.storage.find("_delta_log/_last_checkpoint") is None:
+        message = f"expected merges and checkpoints among {n} appends, found {len(log.core.files())} files"
         raise AssertionError(message)

@@ -104,7 +104,7 @@ def _latency(scratch: Path) -> Case:
         def look() -> None:
             before = bare.frontier()
             while bare.frontier() == before:
-                while not bare.has_news():
+                while not bare.core.has_news():
                     pass
                 bare.refresh()
 

@@ -77,7 +77,7 @@ class Arrivals:
 
     def present(self, streams: Streams) -> Seqs:
         """Return the number of the next commit of each stream."""
-        return _chosen(self._log.positions(), streams)
+        return _chosen(self._log.core.positions(), streams)
 
     def origin(self, begin: Begin, selection: Selection, pinned: Seqs | None) -> Seqs:
         """Return the position at which a query begins.
@@ -94,8 +94,8 @@ class Arrivals:
             # Asked once in a run: the answer is written down in the first offset.
             bound, named = int(str(begin.value)), "startingVersion" if begin.kind == "version" else "startingTimestamp"
             what = f"begin at {named} of log {self._log.path!r}"
-            check_remembered(self._log, begin.kind, bound, streams, what=what)
-            history = History(self._log.progress(), self._log.domain)
+            check_remembered(self._log.core, begin.kind, bound, streams, what=what)
+            history = History(self._log.core.progress(), self._log.domain)
             found = _chosen(history.before(begin.kind, bound), streams)
         if begin.kind == "version":
             # What a stream was opened with is part of where it begins, as is what `#open` gave up for it. A
@@ -112,7 +112,7 @@ class Arrivals:
 
         What is left of those before it comes with the first micro-batch.
         """
-        history = History(self._log.progress(), self._log.domain)
+        history = History(self._log.core.progress(), self._log.domain)
         kind, minimum = self._log.kind, self._log.domain.minimum
         found: Seqs = {}
         for name in history.names:
@@ -171,7 +171,7 @@ class Arrivals:
         The same for the same position, whenever it is asked for. Free for the newest commits of the log; others are
         among the progress that the micro-batch reads anyway.
         """
-        ends = self._log.ends()
+        ends = self._log.core.ends()
         last = {name: seq - 1 for name, seq in position.items() if name in ends and 0 < seq <= ends[name].seq + 1}
         newest = {name for name, seq in last.items() if ends[name].seq == seq}
         earlier = {name: seq for name, seq in last.items() if name not in newest}
@@ -182,7 +182,10 @@ class Arrivals:
         names = made_last(moments, n_bytes)
         states = {name: ends[name] for name in names if name in newest}
         states |= self._recent.states({name: earlier[name] for name in names if name in earlier})
-        return {**{name: (last[name], states[name].identity) for name in names}, **accepted_commit(self._log.accepted)}
+        return {
+            **{name: (last[name], states[name].identity) for name in names},
+            **accepted_commit(self._log.core.accepted),
+        }
 
     def _target(self, start: Seqs, selection: Selection, pinned: Seqs | None) -> Seqs:
         target = self._reached(selection.streams, pinned)
@@ -233,7 +236,7 @@ class Arrivals:
         since = end.selection.since if opening else None
         if since is not None:
             at = self._log.domain.render_frontier(since)
-            self._log.check_may_read(since, what=f"begin to read log {self._log.path!r} from {at}")
+            self._log.core.check_may_read(since, what=f"begin to read log {self._log.path!r} from {at}")
         self._check_since(history, low)
         commits = _between(history, low, {name: seq for name, seq in high.items() if name != OPEN_STREAM})
         # An opening has no messages; its progress comes first.
@@ -369,7 +372,9 @@ class Arrivals:
         before = self._frontier_before(history, low)
         at = domain.render_frontier(before)
         needed = needed_from(self._log.kind, before, domain.minimum)
-        self._log.check_may_read(needed, what=f"read commits of log {self._log.path!r} that were made at frontier={at}")
+        self._log.core.check_may_read(
+            needed, what=f"read commits of log {self._log.path!r} that were made at frontier={at}"
+        )
 
     def _frontier_before(self, history: History, low: Seqs) -> Antichain:
         """Return the frontier of the streams as it was before the commits from a position on."""

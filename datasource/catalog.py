@@ -59,20 +59,19 @@ class Catalog:
         self._n_kept = 0
 
     @property
-    def log_id(self) -> str | None:
+    def log_id(self) -> str:
         """Identity of the log, which another one at the same path does not share."""
-        found: str | None = getattr(self._log, "log_id", None)
-        return found
+        return self._log.core.log_id
 
     def of_clone(self) -> str:
         """Return, for errors about another log in its place, what it is a clone of."""
-        return of_clone(self._log)
+        return of_clone(self._log.core.storage)
 
     def index(self, streams: tuple[str, ...] | None = None) -> FileIndex:
         """Return the files of messages in the log's present snapshot; those alone that may hold some streams."""
-        version = self._log.generation, self._log.version
+        version = self._log.core.generation, self._log.core.version
         if self._index is None or version != self._version:
-            self._index = self._log.files()
+            self._index = self._log.core.files()
             self._version = version
             if len(self._counts) > 2 * len(self._index):
                 live = set(self._index.paths.tolist())
@@ -110,7 +109,7 @@ class Catalog:
         ------
         ForeignChangeError
         """
-        self._log.look_into(chosen)
+        self._log.core.look_into(chosen)
 
     def exact(self, path: str) -> TimeCounts:
         """Return the exact times of a file: from its footer, else from its time columns. The last ones are kept.
@@ -132,7 +131,7 @@ class Catalog:
 
     def _read(self, path: str, domain: TimeDomain) -> TimeCounts | None:
         source = open_data(
-            self._log.storage,
+            self._log.core.storage,
             path,
             root=self._log.path,
             fail_on_data_loss=self._fail_on_data_loss,
@@ -145,7 +144,7 @@ class Catalog:
             opened = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
         except (pa.ArrowInvalid, OSError) as error:
             source.close()
-            raise corrupt(self._log.storage.uri, path, error) from error
+            raise corrupt(self._log.core.storage.uri, path, error) from error
         with opened as file:
             known = file_times(file)
             if known is not None:

@@ -215,7 +215,7 @@ class Clock:
         return frontiers
 
     def _has_news(self) -> bool:
-        return any(log.has_news() for log in self._logs)
+        return any(log.core.has_news() for log in self._logs)
 
     def _refresh(self, *, at_once: bool = False) -> bool:
         """Look at the logs, unless that was done a moment ago; return whether it was done now."""

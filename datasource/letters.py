@@ -137,13 +137,14 @@ class Letters:
     >>> _ = log.writer(owner="me", bad_time="deadLetter").append({"_time": pa.array([None], pa.int64()), "v": [1]})
     >>> letters = Letters(log)
     >>> end = letters.latest(letters.initial())
-    >>> [batch["v"].to_pylist() for split in letters.plan(letters.initial(), end) for batch in split.read(log.storage)]
+    >>> (split,) = letters.plan(letters.initial(), end)
+    >>> [batch["v"].to_pylist() for batch in split.read(log.core.storage)]
     [[1]]
     """
 
     def __init__(self, log: Log, streams: tuple[str, ...] | None = None, schema: pa.Schema | None = None) -> None:
         self._log = log
-        self._schema = letter_schema(log.format) if schema is None else schema
+        self._schema = letter_schema(log.core.format) if schema is None else schema
         self._streams = streams
         self._pinned: dict[str, object] | None = None
 
@@ -173,7 +174,7 @@ class Letters:
 
     def report(self) -> dict[str, object]:
         """Return how many letters there are, and the newest commits; shown in ``lastProgress``."""
-        index = self._log.dead_files()
+        index = self._log.core.dead_files()
         return {**self._present(), "letters": int(index.rows.clip(min=0).sum())}
 
     def plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[LetterSplit]:
@@ -183,7 +184,7 @@ class Letters:
         paths, sizes, commits = self._index(start, end)
         n = min(len(paths), default_splits(int(sizes.sum()))) if len(paths) else 0
         return [
-            LetterSplit(self._log.path, self._log.log_id, tuple(paths[number::n]), commits, self._schema)
+            LetterSplit(self._log.path, self._log.core.log_id, tuple(paths[number::n]), commits, self._schema)
             for number in range(n)
         ]
 
@@ -193,19 +194,19 @@ class Letters:
 
     def _present(self) -> dict[str, object]:
         self._log.refresh()
-        positions = {name: seq for name, seq in self._log.positions().items() if name != OPEN_STREAM}
+        positions = {name: seq for name, seq in self._log.core.positions().items() if name != OPEN_STREAM}
         if self._streams is not None:
             positions = {name: seq for name, seq in positions.items() if name in self._streams}
         return self._offset(positions)
 
     def _offset(self, positions: Mapping[str, int]) -> dict[str, object]:
-        return {"version": _VERSION, "content": "dead", "log": self._log.log_id, "seqs": dict(positions)}
+        return {"version": _VERSION, "content": "dead", "log": self._log.core.log_id, "seqs": dict(positions)}
 
     def _index(
         self, start: Mapping[str, Any], end: Mapping[str, Any]
     ) -> tuple[list[str], np.ndarray, dict[str, tuple[int, int]]]:
         """Return the files that may hold letters between two offsets, their sizes, and the commits."""
-        index, low = self._log.dead_files(), start["seqs"]
+        index, low = self._log.core.dead_files(), start["seqs"]
         commits = {name: (low.get(name, 0), high) for name, high in end["seqs"].items() if high > low.get(name, 0)}
         chosen = np.zeros(len(index), dtype=np.bool_)
         for name, (first, last) in commits.items():
@@ -218,11 +219,11 @@ class Letters:
                 msg = f"could not read the checkpoint: found {shown(dict(offset))}, which is no offset of dead letters"
                 raise InvalidUsageError(msg, hint="use a new checkpoint: this one belongs to another query")
         went_back = [name for name, seq in start["seqs"].items() if end["seqs"].get(name, 0) < seq]
-        other = start["log"] != self._log.log_id
+        other = start["log"] != self._log.core.log_id
         if other or went_back:
             found = f"commits of {went_back!r} gone"
             if other:
-                found = f"log {self._log.log_id!r}{of_clone(self._log)} in its place"
+                found = f"log {self._log.core.log_id!r}{of_clone(self._log.core.storage)} in its place"
             msg = f"could not read dead letters of log {self._log.path!r}: found {found}"
             raise RolledBackError(
                 msg,

@@ -264,7 +264,7 @@ class ReplayPlanner:
         if self._retained is not None and found.consumer is None:
             found = replace(found, consumer=self._retained.identity)
         self._answered = found
-        self._checked_commits = found.commits, self._log.accepted
+        self._checked_commits = found.commits, self._log.core.accepted
         return found.to_json()
 
     def commit(self, end: Mapping[str, Any]) -> None:
@@ -424,10 +424,10 @@ class ReplayPlanner:
         All that was delivered is in these or before them. So is what the query has seen and not delivered yet: which
         commit was the last one with rows at closed times is not known without reading all progress.
         """
-        ends = self._log.ends()
+        ends = self._log.core.ends()
         every = streams is None or any(name not in ends for name in streams)
         chosen = {name: state for name, state in ends.items() if every or name in (streams or ())}
-        return newest_commits(chosen, _COMMITS_BYTES, self._log.accepted)
+        return newest_commits(chosen, _COMMITS_BYTES, self._log.core.accepted)
 
     def _pinned_seqs(self) -> dict[str, int] | None:
         return None if self._pinned is None else self._pinned.seqs
@@ -594,7 +594,7 @@ class ReplayPlanner:
         if until.value == begin.value:
             return
         what = f"read log {self._log.path!r} up to {self._domain.render_frontier(until.value)}"
-        check_between(self._log, None, until.value, what=what)
+        check_between(self._log.core, None, until.value, what=what)
 
     def _check_since(self, lower: Antichain, selection: Selection) -> None:
         """Refuse to read times that compaction has merged with later ones (called on every plan)."""
@@ -603,7 +603,7 @@ class ReplayPlanner:
             # All that the query has had and will have it sees as of that.
             needed = selection.as_of
         what = f"read log {self._log.path!r} from {self._domain.render_frontier(lower)}"
-        self._log.check_may_read(needed, what=what, consumer=self._options.consumer_id)
+        self._log.core.check_may_read(needed, what=what, consumer=self._options.consumer_id)
 
     def _check_reached(self, end: Offset) -> None:
         """Refuse an end that the log has not reached: the log was replaced or restored."""
@@ -639,15 +639,15 @@ class ReplayPlanner:
         To continue would leave out what it now has before the position, and what was delivered of the commits that are
         gone would stay.
         """
-        if (offset.commits, self._log.accepted) == self._checked_commits:
+        if (offset.commits, self._log.core.accepted) == self._checked_commits:
             return
         accept = self._options.accept_change
-        others = other_commits(self._log, offset.commits, accept=accept)
+        others = other_commits(self._log.core, offset.commits, accept=accept)
         if others:
             self._refresh(at_once=True)
-            others = other_commits(self._log, offset.commits, accept=accept)
+            others = other_commits(self._log.core, offset.commits, accept=accept)
         if others:
-            found = describe_others(self._log, others, "the query has seen")
+            found = describe_others(self._log.core, others, "the query has seen")
             msg = f"could not continue from the checkpoint: {found}"
             hint = "put back the log that the query has seen, it was restored to an earlier state"
             if is_accepted(others):
@@ -658,7 +658,7 @@ class ReplayPlanner:
                 " new checkpoint, and make again what was made from the rows that the query delivered",
                 context={"path": self._log.path, "stream": next(iter(others))},
             )
-        self._checked_commits = offset.commits, self._log.accepted
+        self._checked_commits = offset.commits, self._log.core.accepted
 
     def _check_streams(self, offset: Offset) -> None:
         """Say, once per run, which of the streams that were named are not there.
@@ -687,7 +687,7 @@ class ReplayPlanner:
         would come back without what was committed just before. Where a look is a request, the interval grows while
         nothing is new (`idle_poll_s`).
         """
-        if not at_once and (self._pinned is not None or not self._looks.due(self._log.has_news)):
+        if not at_once and (self._pinned is not None or not self._looks.due(self._log.core.has_news)):
             return
         self._looks.done(moved=self._log.refresh())
 

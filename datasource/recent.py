@@ -83,7 +83,7 @@ class RecentProgress:
         if known is None or streams != self._streams or not self._covers(position):
             self._streams = streams
             known = self._begin(position, moments=moments)
-        elif self._version != self._log.version:
+        elif self._version != self._log.core.version:
             known = self._follow(known, position)
         return known
 
@@ -106,7 +106,7 @@ class RecentProgress:
         wanted : mapping of str to int
             As of `moments`.
         """
-        form, found = self._log.format, {}
+        form, found = self._log.core.format, {}
         for name, seq in wanted.items():
             rows = self._rows_of(name, seq)
             rows = rows.set_column(rows.schema.get_field_index("_at"), "_at", rows[_OWN_AT])
@@ -129,9 +129,9 @@ class RecentProgress:
     def _begin(self, position: Mapping[str, int], *, moments: bool) -> History:
         # Earlier clocks bound the later ones of their stream.
         self._floor = {} if moments else dict(position)
-        index = self._log.progress_files()
+        index = self._log.core.progress_files()
         chosen = np.zeros(len(index), dtype=np.bool_)
-        for name in self._log.positions():
+        for name in self._log.core.positions():
             if self._wants(name):
                 chosen |= index.may_hold_stream(name) & (index.seq_hi >= self._floor.get(name, 0) - 1)
         rows = self._read(index.paths[chosen].tolist())
@@ -139,7 +139,7 @@ class RecentProgress:
 
     def _follow(self, known: History, position: Mapping[str, int]) -> History:
         """Add what is new, and drop what is behind."""
-        index = self._log.progress_files()
+        index = self._log.core.progress_files()
         fresh = [path for path in index.paths.tolist() if path not in self._seen]
         news = self._read(fresh)
         # A file may hold what was merged: commits that are known.
@@ -149,7 +149,7 @@ class RecentProgress:
         return self._keep(rows.filter(self._needed(rows)), index)
 
     def _read(self, paths: list[str]) -> pa.Table:
-        rows = self._log.progress_rows(paths)
+        rows = self._log.core.progress_rows(paths)
         return rows.append_column(_OWN_AT, rows["_at"])
 
     def _needed(self, rows: pa.Table) -> pa.Array:
@@ -174,7 +174,7 @@ class RecentProgress:
         kind = rows.schema.field(place).type
         self._rows = rows.set_column(place, rows.schema.field(place), pa.array(at).cast(pa.timestamp("us", kind.tz)))
         self._seen = set(index.paths.tolist())
-        self._version = self._log.version
+        self._version = self._log.core.version
         self._known = known
         return known
 
@@ -210,17 +210,17 @@ class CommitBound:
         return self._look()[1]
 
     def _look(self) -> tuple[Antichain, bool]:
-        if self._found is not None and (self._found[1] or self._version == self._log.version):
+        if self._found is not None and (self._found[1] or self._version == self._log.core.version):
             return self._found
         if self._found is None:
             word = "commit" if self._kind == "version" else "moment"
             what = f"tell the frontier of log {self._log.path!r} before a {word}"
-            check_remembered(self._log, self._kind, self._bound, self._streams, what=what)
+            check_remembered(self._log.core, self._kind, self._bound, self._streams, what=what)
         # What `#open` has, and who came from whom, counts whichever streams were chosen.
         history = self._recent.since(self._position, None, moments=True)
         reached = history.reached(self._kind, self._bound, self._streams)
         self._found = history.frontier(self._kind, self._bound, self._streams), reached
-        self._version = self._log.version
+        self._version = self._log.core.version
         present = history.present()
         before = history.before(self._kind, self._bound)
         self._position = {name: min(seq, present[name]) for name, seq in before.items()}

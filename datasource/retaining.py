@@ -151,7 +151,7 @@ class RetainedPosition:
         if found is not None and self._run and found.run not in ("", self._run) and found.turn >= (self._turn or 0):
             return True
         version, seq = self._landed
-        return log.version >= version and log.retention_seq() < seq  # not one from before it was written
+        return log.core.version >= version and log.core.retention_seq() < seq  # not one from before it was written
 
     def _has_changed_by_now(self) -> bool:
         assert self._log is not None
@@ -180,7 +180,7 @@ class RetainedPosition:
             self._log = self._open_log()
         needed, owner = self._wanted
         try:
-            found = self._log.retain_needed(
+            found = self._log.core.retain_needed(
                 self._consumer,
                 needed,
                 owner=owner,
@@ -199,7 +199,7 @@ class RetainedPosition:
             ) from error
         self._written, self._written_at, self._failed_at = self._wanted, self._now(), None
         self._turn = self._turn if found is None else found.turn
-        self._landed = self._log.version, self._log.retention_seq()
+        self._landed = self._log.core.version, self._log.core.retention_seq()
 
     def _write_or_warn(self) -> None:
         try:

@@ -277,7 +277,7 @@ class TimelyDataSource(Shipped, DataSource):
         from spark_timely.log.log import open_log
 
         check_letter_options(options)
-        found = letter_schema(open_log(options.path, storage_options=options.storage_options or None).format)
+        found = letter_schema(open_log(options.path, storage_options=options.storage_options or None).core.format)
         unknown = [] if wanted is None else [name for name in wanted.names if name not in found.names]
         if unknown:
             msg = f"could not read dead letters with the schema that was given: found no column {unknown[0]!r}"

@@ -245,17 +245,17 @@ def commit_reports(
     _check_visible(plan, whole)
     log = find(plan.options.path, plan.options.storage_options) or _create(plan)
     added = pa.schema([plan.roles.form.payload.field(name) for name in plan.roles.added])
-    if whole.form != fingerprint(plan.roles) or not plan.roles.fits(log.format.extended(added)):
+    if whole.form != fingerprint(plan.roles) or not plan.roles.fits(log.core.format.extended(added)):
         # Planned while there was no log, or before another query added columns. What fits is for a new plan to say.
         raise _moved(plan, ident, "tasks planned for a log of other columns", "been made by another query meanwhile")
-    log.auto_compact = plan.options.auto_compact == "inline"
-    log.auto_vacuum = plan.options.auto_vacuum == "inline"
+    log.core.auto_compact = plan.options.auto_compact == "inline"
+    log.core.auto_vacuum = plan.options.auto_vacuum == "inline"
     _keep(log, plan)
     state = _state(log, plan, ident, whole)
     if plan.roles.added:
         # In a commit of its own, the last that can be refused: a crash between the two leaves an empty column.
         log.add_columns(added)
-    outcome = log.commit(
+    outcome = log.core.commit(
         CommitRequest(
             stream=stream,
             owner=str(ident.query),
@@ -299,7 +299,7 @@ def commit_reports(
     elif state.owner != ident.query:
         _warn_of_takeover(plan, ident, state)
     _say_beginning(log, plan, ident, outcome.state, whole)
-    _write_down(plan, ident, log.log_id, outcome.state)
+    _write_down(plan, ident, log.core.log_id, outcome.state)
     return outcome
 
 
@@ -318,7 +318,7 @@ def _say_beginning(log: Log, plan: CapturePlan, ident: BatchId, state: StreamSta
     captured, so that nothing is forgotten by it. The note of the commit says where the source began in any case, also
     where since may not move: others retain the log, or it has other streams, which have more.
     """
-    if state.seq != 1 or ident.planned is None or log.unclaimed or len(log.streams()) != 1:
+    if state.seq != 1 or ident.planned is None or log.core.unclaimed or len(log.streams()) != 1:
         return
     begins = beginning_of_sources(ident.planned.source, log.domain)
     if begins is None:
@@ -404,7 +404,7 @@ def delete_files(
         return
     try:
         log = find(plan.options.path, plan.options.storage_options)
-        unknown = paths if log is None else paths - log.live_paths(paths)
+        unknown = paths if log is None else paths - log.core.live_paths(paths)
         storage = open_storage(plan.options.path, plan.options.storage_options)
         for path in sorted(unknown):
             storage.delete(path)
@@ -474,7 +474,7 @@ def _keep(log: Log, plan: CapturePlan) -> None:
     wanted, committed = plan.options.keep, plan.options.keep_committed
     if wanted is None:
         return
-    kept = log.kept()
+    kept = log.core.kept()
     if kept is None or (kept.length, kept.committed) != (log.domain.types[0].duration(wanted), committed.amount):
         log.keep(wanted.text, committed=committed.text)
 
@@ -500,7 +500,7 @@ def _check_visible(plan: CapturePlan, whole: TaskReport) -> None:
 def _state(log: Log, plan: CapturePlan, ident: BatchId, whole: TaskReport) -> StreamState:
     """Return the stream's state, opening it if need be; refuse one that is not what the tasks knew."""
     stream = plan.options.stream
-    state = log.stream(stream)
+    state = log.core.stream(stream)
     if state is not None:
         plan.check_owner(state, ident.query)
     if whole.base is None:
@@ -509,7 +509,7 @@ def _state(log: Log, plan: CapturePlan, ident: BatchId, whole: TaskReport) -> St
             raise _moved(plan, ident, f"tasks planned at seq={whole.seq}", found)
         return state
     if state is None:
-        state = log.open_stream(stream, owner=str(ident.query), at=whole.base.frontier.times[0])
+        state = log.core.open_stream(stream, owner=str(ident.query), at=whole.base.frontier.times[0])
     if state.seq != 0 or state.counts != whole.base:
         raise _moved(plan, ident, "tasks planned before the stream was open", f"seq={state.seq}")
     return state
@@ -549,7 +549,7 @@ def _confirm(
     log = find(plan.options.path, plan.options.storage_options)
     if log is not None:
         # Spark will forget the micro-batch; the process that committed it may have died before it was on the disk.
-        log.flush()
+        log.core.flush()
         _say_beginning(log, plan, ident, recorded, whole)
     # Written by tasks that did not know yet that it is a repeated one.
     delete_files(plan, [whole], find=find)
@@ -567,14 +567,14 @@ def _amend(
     """Write down what became known of the newest micro-batch, in a commit that moves nothing."""
     options = plan.options
     log = find(options.path, options.storage_options)
-    state = None if log is None else log.stream(options.stream)
+    state = None if log is None else log.core.stream(options.stream)
     if log is None or state is None or state.closed or ident.query is None or state.owner != ident.query:
         return
     if note.batch is not None and (state.note.batch is None or state.note.batch.seq != note.batch.seq):
         return  # an earlier step; the newest one says what it was planned from
     nothing = np.empty((0, log.domain.arity), np.int64)
     try:
-        log.commit(
+        log.core.commit(
             CommitRequest(
                 stream=options.stream,
                 owner=ident.query,

@@ -358,7 +358,7 @@ def make_plan(
     place = look_around(options, ident.query, log, gapless=gapless)
     # First of all: what is said of another log's columns or closed streams would be beside the point.
     judge_continuity(place, ident, options.begin_at, takeover=options.takeover)
-    roles = roles_of(schema, options, form=None if log is None else log.format)
+    roles = roles_of(schema, options, form=None if log is None else log.core.format)
     policy = policy_of(options, roles.form)
     initial = StreamCounts.initial(roles.form.domain.minimum)
     fresh = Standing(None, initial, clock())
@@ -376,7 +376,7 @@ def make_plan(
         fresh = Standing(state.seq, state.counts, fresh.at)
         recorded = _recorded(log, state, ident)
         if options.takeover and state.owner != ident.query:
-            former = log.owners(options.stream)
+            former = log.core.owners(options.stream)
     plan = CapturePlan(
         options,
         roles,
@@ -425,16 +425,16 @@ def look_around(options: SinkOptions, query: str | None, log: Log | None, /, *, 
     path = normal_path(options.path)
     if query is not None and options.checkpoint_location is not None:
         entries = read_entries(options.checkpoint_location, query, storage_options=options.storage_options)
-    log_id = None if log is None else log.log_id
+    log_id = None if log is None else log.core.log_id
     entry = find_entry(entries, path, options.stream, log_id, options.storage_options)
     return Place(
         path=path,
         stream=options.stream,
         log_id=log_id,
-        state=None if log is None else log.stream(options.stream),
+        state=None if log is None else log.core.stream(options.stream),
         entry=entry,
         gapless=gapless,
-        of_clone="" if log is None or entry is None or entry.log_id == log_id else of_clone(log),
+        of_clone="" if log is None or entry is None or entry.log_id == log_id else of_clone(log.core.storage),
     )
 
 
@@ -471,10 +471,10 @@ def _recorded(log: Log, state: StreamState, ident: BatchId) -> StreamState | Non
         return None
     if ident.batch is None:
         # Which micro-batch it is, only the tasks will know: only the newest can be repeated.
-        return log.recorded(state.stream, state.batch, ident.step)
+        return log.core.recorded(state.stream, state.batch, ident.step)
     if ident.batch != state.batch:
         return None
-    return log.recorded(state.stream, ident.batch, ident.step)
+    return log.core.recorded(state.stream, ident.batch, ident.step)
 
 
 def check_owner(state: StreamState, query: str | None) -> None:
@@ -506,9 +506,9 @@ def check_owner(state: StreamState, query: str | None) -> None:
 
 def _first_counts(log: Log, options: SinkOptions) -> StreamCounts:
     """Return what a stream that is still to be opened will hold: a claim, or a copy of a live stream's."""
-    if all(state.closed for state in log.ends().values()):
+    if all(state.closed for state in log.core.ends().values()):
         raise _closed(options.path, None)
-    if log.unclaimed > 0:
+    if log.core.unclaimed > 0:
         return StreamCounts.initial(log.domain.minimum)
     live = [state for state in log.streams().values() if not state.closed]
     # The same choice as the log's own, so that opening at this time succeeds unless somebody moved on.
@@ -518,15 +518,19 @@ def _first_counts(log: Log, options: SinkOptions) -> StreamCounts:
 def _warn_of_streams(log: Log, options: SinkOptions) -> None:
     """Warn a query that joins a log if the log waits for fewer streams than the option says."""
     claimed = len(log.streams())
-    waits_for = log.unclaimed + claimed
+    waits_for = log.core.unclaimed + claimed
     # Without unclaimed capabilities some streams may be copies; the log never waited for more than there are.
-    if "streams" in options.given and options.streams != waits_for and (log.unclaimed or options.streams > claimed):
+    if (
+        "streams" in options.given
+        and options.streams != waits_for
+        and (log.core.unclaimed or options.streams > claimed)
+    ):
         _log.warning(
             "log %r: option streams=%d has no effect: the log was made for %s%d streams — hint: its frontier does not"
             " wait for further ones; give the option to the query that makes the log, or make it with create_log",
             options.path,
             options.streams,
-            "" if log.unclaimed else "at most ",
+            "" if log.core.unclaimed else "at most ",
             waits_for,
         )
 

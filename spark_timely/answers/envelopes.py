@@ -73,9 +73,9 @@ class RowForm:
         --------
         >>> from spark_timely.log import MemoryLog
         >>> log = MemoryLog.create(pa.schema([("v", pa.int64()), ("k", pa.string())]), kind="collection")
-        >>> RowForm().schema(log.format).names
+        >>> RowForm().schema(log.core.format).names
         ['_time', '_diff', 'v', 'k']
-        >>> RowForm(progress=True, envelope="debezium", key=("k",)).schema(log.format).names
+        >>> RowForm(progress=True, envelope="debezium", key=("k",)).schema(log.core.format).names
         ['_time', '_progressed', '_state', 'k', 'before_v', 'after_v']
         """
         domain = form.domain
@@ -157,7 +157,7 @@ def row_form(
     --------
     >>> from spark_timely.log import MemoryLog
     >>> log = MemoryLog.create(pa.schema([("k", pa.string()), ("v", pa.int64())]), kind="collection", key="k")
-    >>> row_form("could not subscribe", log.format, envelope="upsert").key
+    >>> row_form("could not subscribe", log.core.format, envelope="upsert").key
     ('k',)
     """
     if not isinstance(progress, bool):

@@ -120,7 +120,7 @@ def read_interval(log: Log, course: Course, interval: Interval) -> pa.Table:
     Cost: the files that may hold such times, of large ones the row groups, and a hash and a sort of their rows. Memory
     holds the sums, and as many rows again, at least a million.
     """
-    form = log.format
+    form = log.core.format
     domain, origin = form.domain, np.array([course.origin], np.int64)
     names = [*domain.columns, DIFF, *form.payload.names]
     wanted = [*domain.columns, *((DIFF,) if form.kind == "collection" else ()), *form.payload.names]
@@ -134,17 +134,17 @@ def read_interval(log: Log, course: Course, interval: Interval) -> pa.Table:
     if interval.lower == interval.upper:
         return empty
     payload = empty.select(form.payload.names).schema
-    since, index = log.since(), log.files()
+    since, index = log.since(), log.core.files()
     # A time is between the bounds of its file: so is the time to which it is moved, between the moved bounds.
 
     def may_hold(files: FileIndex) -> BoolArray:
         return ~files.known | _may_hold(interval, files.min_times, files.max_times, origin)
 
-    log.look_into(may_hold)
+    log.core.look_into(may_hold)
     chosen = np.flatnonzero(may_hold(index))
 
     def part_of(piece: _Piece) -> Updates:
-        table, _ = seen_rows(log, read_file(log.storage, piece[0], schema, piece[1]), since)
+        table, _ = seen_rows(log.core, read_file(log.core.storage, piece[0], schema, piece[1]), since)
         part = Updates.of_table(table, domain, payload.names).advanced(course.origin)
         part = part.where(interval.lower.beyond(part.times) & ~interval.upper.beyond(part.times))
         return replace(part, rows=part.rows.cast(payload))
@@ -152,12 +152,12 @@ def read_interval(log: Log, course: Course, interval: Interval) -> pa.Table:
     found = Updates(payload.empty_table(), domain.from_columns(empty), np.empty(0, np.int64))
     waiting: list[Updates] = []
     n_waiting = 0
-    step = 1 if log.storage.local else _AT_ONCE
+    step = 1 if log.core.storage.local else _AT_ONCE
     for start in range(0, len(chosen), step):
         places = chosen[start : start + step].tolist()
         pieces = [piece for i in places for piece in _pieces(log, index.paths[i], int(index.rows[i]), interval, origin)]
         for first in range(0, len(pieces), step):  # more than one only for large files
-            parts = side_by_side(log.storage, part_of, pieces[first : first + step])  # type: ignore[arg-type]
+            parts = side_by_side(log.core.storage, part_of, pieces[first : first + step])  # type: ignore[arg-type]
             waiting += parts
             n_waiting += sum(map(len, parts))
             if n_waiting > max(_LEAST_ROWS, len(found)):
@@ -182,7 +182,7 @@ def _pieces(log: Log, path: str, n_rows: int, interval: Interval, origin: IntArr
     """Return a file as a whole, or of a large one the row groups that may hold such times, some at a time."""
     if 0 <= n_rows <= _SMALL_ROWS:
         return [(path, None)]
-    with open_parquet(log.storage, path) as file:
+    with open_parquet(log.core.storage, path) as file:
         footer = Footer(file.metadata, file.schema_arrow)
         sizes = [footer.metadata.row_group(group).num_rows for group in range(footer.n_groups)]
     bounds = [footer.bounds(name) for name in log.domain.columns]
@@ -289,7 +289,7 @@ class Follower:
 
     def __init__(self, log: Log, open_log: Callable[[], Log], *, now: Callable[[], float] = clock.monotonic) -> None:
         self.log = log
-        self.positions = Positions(open_log, wall=log._clock, now=now)
+        self.positions = Positions(open_log, wall=log.core.clock, now=now)
         self._now = now
         self._process = os.getpid()
         self._lock = threading.RLock()
@@ -305,13 +305,13 @@ class Follower:
         self._failing_since: float | None = None
         self._error: Exception | None = None
         # On a local disk a look at a file says whether there is news; elsewhere that takes a whole look.
-        self._tells_news = log.storage.local and not isinstance(log, MemoryLog)
+        self._tells_news = log.core.storage.local and not isinstance(log, MemoryLog)
         self.reads = 0
 
     @property
     def poll_s(self) -> float:
         """Seconds between two looks unless a subscription says otherwise."""
-        return _LOCAL_POLL_S if self.log.storage.local else _STORE_POLL_S
+        return _LOCAL_POLL_S if self.log.core.storage.local else _STORE_POLL_S
 
     def is_followed(self) -> bool:
         """Return whether there is a subscription."""
@@ -479,7 +479,7 @@ class Follower:
 
     def _look_if_due(self, poll_s: float) -> bool:
         if self._tells_news:
-            return self.log.has_news() and self._look()
+            return self.log.core.has_news() and self._look()
         if not isinstance(self.log, MemoryLog) and self._now() - self._looked_at < poll_s:
             return False
         return self._look()
@@ -519,7 +519,7 @@ class Follower:
         course, key = subscriber.progress.course, self._key(subscriber, interval)
         self._check_accepted(subscriber)
         if interval.lower == interval.upper:  # a beginning without rows
-            return IntervalRows(interval, read_interval(self.log, course, interval), self.log.format)
+            return IntervalRows(interval, read_interval(self.log, course, interval), self.log.core.format)
         kept = self._kept.get(key)
         if kept is not None and _fits(kept.interval, interval):
             return self._taken(key, kept)
@@ -528,7 +528,7 @@ class Follower:
         for turn in range(_MOST_READS):
             try:
                 self._check_may_read(subscriber)
-                found = IntervalRows(interval, read_interval(self.log, course, interval), self.log.format)
+                found = IntervalRows(interval, read_interval(self.log, course, interval), self.log.core.format)
                 break
             except DataLossError:
                 # A file that was replaced since the look, and deleted: the next look does not name it.
@@ -551,13 +551,13 @@ class Follower:
     def _check_accepted(self, subscriber: Subscriber) -> None:
         """Refuse to continue behind a change by another program that was accepted since it began."""
         log = self.log
-        if log.accepted != subscriber.accepted:
-            behind = accepted_commit(log.accepted)
-            msg = f"could not continue a subscription: {describe_others(log, behind, 'it has given')}"
+        if log.core.accepted != subscriber.accepted:
+            behind = accepted_commit(log.core.accepted)
+            msg = f"could not continue a subscription: {describe_others(log.core, behind, 'it has given')}"
             raise DataLossError(
                 msg,
                 hint="subscribe again, and make again what was made from the rows; or resume_from its cut, with"
-                f" accept_change={log.accepted[-1]!r}"
+                f" accept_change={log.core.accepted[-1]!r}"
                 if behind
                 else "subscribe again: the log was restored to an earlier state",
                 context={"path": log.path},
@@ -567,7 +567,7 @@ class Follower:
         holder, log = subscriber.holder, self.log
         name = "" if holder is None else f" {holder.name!r}"
         try:
-            log.check_may_read(
+            log.core.check_may_read(
                 self._needed(subscriber),
                 what=f"continue subscription{name} of log {log.path!r}",
                 consumer=None if holder is None else holder.name,
@@ -580,7 +580,7 @@ class Follower:
         """Return the interval, or its first part where its files are many: at a whole time, of one coordinate."""
         if interval.lower.arity > 1:
             return interval
-        index = self.log.files()
+        index = self.log.core.files()
         held = index.may_hold_times(interval.lower, interval.upper)
         if index.sizes[held].sum() <= _CUT_BYTES or not index.known[held].all():
             return interval
@@ -650,7 +650,7 @@ class Follower:
         # Without the lock: a subscription that asks meanwhile need not wait for a look at a file.
         if self._now() - self._looked_at < poll_s:
             return
-        if self._tells_news and not self.log.has_news():
+        if self._tells_news and not self.log.core.has_news():
             self._looked_at = self._now()
             return
         with self._lock:
@@ -699,11 +699,11 @@ def follower_of(target: str | Log, storage_options: dict[str, str] | None = None
         As `open_log`.
     """
     if isinstance(target, MemoryLog):
-        key: tuple[Hashable, ...] = (os.getpid(), target.log_id)
+        key: tuple[Hashable, ...] = (os.getpid(), target.core.log_id)
         open_again: Callable[[], Log] = target.another
     else:
         path = target.path if isinstance(target, Log) else target
-        options = dict(target.storage_options) if isinstance(target, Log) else dict(storage_options or {})
+        options = dict(target.core.storage_options) if isinstance(target, Log) else dict(storage_options or {})
         key = (os.getpid(), identity(path, options), *sorted(options.items()))
 
         def open_again() -> Log:

@@ -92,7 +92,7 @@ class Indexes:
 
     def __init__(self, log: Log) -> None:
         # Not the log itself: a mapping from the log to this would keep the log alive.
-        self._root = os.path.join(log.path, "_spark_timely") if log.storage.local else None
+        self._root = os.path.join(log.path, "_spark_timely") if log.core.storage.local else None
         self._names: tuple[int, tuple[str, ...]] = (-1, ())
         self._known: dict[str, tuple[tuple[int, int, int], Spine | None, IndexNow | None]] = {}
 
@@ -135,7 +135,7 @@ class Indexes:
         """Return an index as it is now; None if it is none of this log as it is (invariant 1)."""
         folder = f"{self._root}/{name}"
         try:
-            state = os.stat(folder).st_mtime_ns, log.generation, log.version
+            state = os.stat(folder).st_mtime_ns, log.core.generation, log.core.version
         except OSError:
             return None
         known = self._known.get(name)

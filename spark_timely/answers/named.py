@@ -2,7 +2,7 @@
 
 A named subscription retains what its consumer has not acknowledged: a retainer of that name, which outlasts the
 process. Those without a name share one retainer, which covers what each of them still has to give, and goes with the
-last of them. All are written together (`Log.retain_several`).
+last of them. All are written together (`LogCore.retain_several`).
 
 Invariants
 ----------
@@ -280,7 +280,7 @@ class Positions:
             )
             for each in mine
         ]
-        retainers, refused = self._log.retain_several(wanted)
+        retainers, refused = self._log.core.retain_several(wanted)
         self.commits += 1
         for holder, said in zip(mine, wanted, strict=True):
             if holder.name in refused:

@@ -495,11 +495,11 @@ class _Known:
     """Facts about a log's snapshot that each peek asks for, made once."""
 
     def __init__(self, log: Log, indexes: Indexes) -> None:
-        self.state = log.generation, log.version
+        self.state = log.core.generation, log.core.version
         self.path, self.domain, self.kind = log.path, log.domain, log.kind
         self.since, self.upper = log.since(), log.frontier()
         self.forgets = self.since != self.domain.minimum_frontier
-        self.form, self.files = log.format, log.files()
+        self.form, self.files = log.core.format, log.core.files()
         self.names = tuple(self.form.payload.names)
         self.types = {field.name: field.type for field in self.form.payload}
         self.indexes = indexes
@@ -520,7 +520,10 @@ _logs: weakref.WeakKeyDictionary[Log, _Known] = weakref.WeakKeyDictionary()
 def _known(log: Log) -> _Known:
     """Return what is known of the snapshot in use of a log."""
     found = _logs.get(log)
-    while found is None or found.state != (log.generation, log.version):  # once more where others refresh the handle
+    while found is None or found.state != (
+        log.core.generation,
+        log.core.version,
+    ):  # once more where others refresh the handle
         found = _Known(log, Indexes(log) if found is None else found.indexes)
         _logs[log] = found
     return found
@@ -528,7 +531,7 @@ def _known(log: Log) -> _Known:
 
 def _refresh(log: Log) -> None:
     """Take notice of commits by others; a log on a disk says at no cost whether there are any."""
-    if not log.storage.local or isinstance(log, MemoryLog) or log.has_news():
+    if not log.core.storage.local or isinstance(log, MemoryLog) or log.core.has_news():
         log.refresh()
 
 
@@ -553,7 +556,7 @@ def _answered(request: _Request, over: threading.Event) -> Answer:
             return _rows(log, found, _plan(attempt, log, found, at, request), request)
         except (DataLossError, FileNotFoundError):
             log.refresh()
-            if found.state == (log.generation, log.version) or tried == _MOST_TRIES - 1:
+            if found.state == (log.core.generation, log.core.version) or tried == _MOST_TRIES - 1:
                 raise
             found = None if over.is_set() else _known(log)
             if found is not None:
@@ -639,7 +642,7 @@ def _waited(attempt: str, log: Log, at: tuple[int, ...], request: _Request, over
             raise error
         return False
 
-    poll_s = _POLL_S if log.storage.local else _FAR_POLL_S
+    poll_s = _POLL_S if log.core.storage.local else _FAR_POLL_S
     done = wait_until(look, timeout_s=request.timeout_s, poll_s=poll_s, now=clock.monotonic, pause=pause)
     if over.is_set():
         return None
@@ -698,9 +701,9 @@ def _question(attempt: str, log: Log, known: _Known, request: _Request) -> PeekP
         where = parse_predicate(request.where, known.types, what=attempt.removeprefix("could not "))
     return PeekPlan(
         path=log.path,
-        log_id=log.log_id,
+        log_id=log.core.log_id,
         form=form,
-        storage=log.storage,
+        storage=log.core.storage,
         files=(),
         at=(),
         since=known.since,
@@ -725,14 +728,14 @@ def _rows(log: Log, known: _Known, plan: PeekPlan, request: _Request) -> Rows:
         tail = Scan()
         if index.upper is not None and plan.at[0] >= index.upper:
             lower = Antichain.of(index.upper)
-            log.look_into(lambda files: may_hold(files, plan.at, lower))
+            log.core.look_into(lambda files: may_hold(files, plan.at, lower))
             tail = plan_scan(plan, known.files, kept, lower=index.upper)
         if tail.n_bytes <= request.scan_limit:
             late, n_read = tail_of(plan, tail, kept) if tail.n_files else ([], 0)
             rows = look_up(plan, index, late)
             return Rows(finish(plan, rows), _explained(plan, known, "index", "", tail, n_read, index.name))
         why = f"index {index.name!r} is behind: found {tail.n_bytes} bytes past its upper"
-    log.look_into(lambda files: may_hold(files, plan.at, None))
+    log.core.look_into(lambda files: may_hold(files, plan.at, None))
     what = plan_scan(plan, known.files, kept)
     if what.n_bytes > request.scan_limit:
         return Rows(_by_job(plan, what, request), _explained(plan, known, "job", why, what))

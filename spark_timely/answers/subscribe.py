@@ -85,7 +85,7 @@ class Subscription:
         self._is_first = True
         # What `fetch` has not given of a batch yet.
         self._rest: Batch | None = None
-        self._format = follower.log.format
+        self._format = follower.log.core.format
         self._finalizer = weakref.finalize(self, follower.let_go, subscriber)
         if subscriber.progress.has_ended:
             self.close()
@@ -461,7 +461,7 @@ def subscribe(
     follower = follower_of(target if isinstance(target, Log) else path, options)
 
     def make(log: Log) -> Subscriber:
-        form = row_form(attempt, log.format, progress=progress, envelope=envelope, key=key, order_by=order_by)
+        form = row_form(attempt, log.core.format, progress=progress, envelope=envelope, key=key, order_by=order_by)
         end = None if up_to is None else log.domain.parse_time(up_to)
         if resume_from is not None:
             course = _resumed(attempt, log, resume_from, as_of, end, name, accept_change)
@@ -472,7 +472,7 @@ def subscribe(
         )
         gone = forgotten and log.kind == "stream" and log.since() != log.domain.minimum_frontier
         every_s = follower.poll_s if poll is None else poll
-        return Subscriber(Progress(course), form, every_s, log.accepted, forgotten=gone)
+        return Subscriber(Progress(course), form, every_s, log.core.accepted, forgotten=gone)
 
     subscriber = follower.attach(make, name=name, expiry=kept)
     position = None if resume_from is None else subscriber.progress.course.start
@@ -603,7 +603,7 @@ def _check_since(
     what = "subscribe to" if name is None or not resumed else f"resume subscription {name!r} of"
     where = f"from {domain.render_frontier(course.start)}" if resumed else f"as of {domain.render_time(course.origin)}"
     try:
-        log.check_may_read(needed, what=f"{what} log {log.path!r} {where}", consumer=name)
+        log.core.check_may_read(needed, what=f"{what} log {log.path!r} {where}", consumer=name)
     except SinceViolationError as error:
         error.locate(f"upper={upper}")
         raise

@@ -495,7 +495,7 @@ def domain_of(opened: Sequence[tuple[str, Log]]) -> TimeDomain:
 
 def _last_of(log: Log) -> Time:
     """Return a time from which on a log does not change: the last one that its files have, where they all say it."""
-    index = log.files()
+    index = log.core.files()
     least = np.array([*log.since().times, log.domain.minimum], np.int64).max(axis=0, keepdims=True)
     if not np.asarray(index.known).all():
         return tuple(kind.hi for kind in log.domain.types)

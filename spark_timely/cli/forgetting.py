@@ -71,14 +71,14 @@ def _move(log: Log, before: Antichain, since: Antichain) -> str:
 
 def _forgotten_facts(log: Log, since: Antichain, done: ForgettingReport | None) -> dict[str, object]:
     if done is None:
-        files, size = log.files_before(since)
+        files, size = log.core.files_before(since)
         return {"files_before": files, "bytes_before": size}
     return {"forgotten": {k: v for k, v in dataclasses.asdict(done).items() if k != "since"}}
 
 
 def _forgotten_lines(log: Log, since: Antichain, done: ForgettingReport | None) -> list[str]:
     if done is None:
-        files, size = log.files_before(since)
+        files, size = log.core.files_before(since)
         return [f"{count_text(files, 'file')} before it, {size_text(size)}"]
     return [
         f"{count_text(done.rows_removed, 'message')} fewer: {count_text(done.files_removed, 'file')} of"
@@ -89,13 +89,13 @@ def _forgotten_lines(log: Log, since: Antichain, done: ForgettingReport | None) 
 
 def _holders(log: Log, wanted: Antichain) -> list[str]:
     """Return in words why since did not get as far as was asked."""
-    alive = log.retained_bytes()
+    alive = log.core.retained_bytes()
     lines = [
         f"held back by consumer {name!r} until {seconds(each.expires)}"
         for name, each in log.retainers().items()
         if name in alive and not wanted.less_equal_frontier(each.needed)
     ]
-    if log.kept() is not None:
+    if log.core.kept() is not None:
         lines.append(f"the log keeps {keep_text(log)}")
     return lines or ["held back by the log's own frontier"]
 
@@ -137,7 +137,7 @@ def _retainers(options: argparse.Namespace, console: Console) -> bool:
     if console.json_mode:
         console.answer(since_json(log))
         return True
-    costs, retainers = log.retained_bytes(), log.retainers()
+    costs, retainers = log.core.retained_bytes(), log.retainers()
     if not retainers:
         console.line("no retainers")
         return True
@@ -166,7 +166,7 @@ def _state(retainer: Retainer, *, alive: bool) -> str:
 
 def _release(options: argparse.Namespace, console: Console) -> bool:
     log = asked_log(options)
-    freed = log.retained_bytes().get(options.consumer, 0)
+    freed = log.core.retained_bytes().get(options.consumer, 0)
     found = options.consumer in log.retainers()
     line = f"{options.consumer}: {size_text(freed)} could be forgotten without it"
     if not options.dry_run or not found:

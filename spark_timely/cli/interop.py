@@ -307,7 +307,7 @@ class _Target:
         Else the first of them might use up what the others begin with, and the log be complete without them.
         """
         new = [task for task in tasks if not task.opened]
-        if self.log is not None and self.log.unclaimed < len(new):
+        if self.log is not None and self.log.core.unclaimed < len(new):
             for task in new:
                 task.open()
 
@@ -454,7 +454,7 @@ def _types(options: argparse.Namespace, console: Console) -> bool:
 def _export(options: argparse.Namespace, console: Console) -> bool:
     log = asked_log(options)
     types, columns, casts = _types_of(options, log)
-    index = log.files()
+    index = log.core.files()
     total = int(index.rows.sum()) if bool((index.rows >= 0).all()) else None
     form = options.format or ("cdcv2" if log.kind == "collection" else "timely")
     if form == "cdcv2" and options.timely is not None:

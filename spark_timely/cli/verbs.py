@@ -32,6 +32,7 @@ from spark_timely.log.files.parquet import TARGET_FILE_BYTES
 from spark_timely.log.log import open_log
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.state import StreamState
+from spark_timely.log.reader import events_of, frontier_at
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import TableStorage, checked_options, normal_path, promised
@@ -71,7 +72,7 @@ def storage_options(options: argparse.Namespace) -> dict[str, str] | None:
 
 
 def _stream(log: Log, name: str) -> StreamState:
-    state = log.stream(name)
+    state = log.core.stream(name)
     if state is None:
         raise missing_stream(log.path, name, log.streams())
     return state
@@ -158,21 +159,21 @@ def _line_of(log: Log) -> dict[str, object]:
         "kind": log.kind,
         "streams": list(log.streams()),
         **frontier_facts(log.domain, log.frontier()),
-        "messages": _sizes(log.files()),
+        "messages": _sizes(log.core.files()),
         "at": moment(_newest(log)),
     }
 
 
 def _cells_of(log: Log) -> list[object]:
-    sizes = _sizes(log.files())
+    sizes = _sizes(log.core.files())
     frontier = frontier_text(log.domain, log.frontier())
-    size = size_text(int(log.files().sizes.sum()))
+    size = size_text(int(log.core.files().sizes.sum()))
     return [log.kind, len(log.streams()), frontier, sizes["rows"], size, seconds(_newest(log))]
 
 
 def _newest(log: Log) -> int:
     """Return the wall clock of the newest commit, in microseconds; the one that made the log counts too."""
-    return max(state.at for state in log.ends().values())
+    return max(state.at for state in log.core.ends().values())
 
 
 # --- head, tail ---------------------------------------------------------------------------------
@@ -240,8 +241,8 @@ def _first_rows(log: Log, options: argparse.Namespace) -> Iterator[dict[str, obj
             dead = dead.filter(pc.equal(dead["_stream"], options.stream))
         yield from as_python(dead.slice(0, options.rows))
         return
-    progress = log.progress() if options.events else None
-    for state, messages in log.events(options.stream):
+    progress = log.core.progress() if options.events else None
+    for state, messages in events_of(log.core, options.stream):
         yield from _commit_rows(state, messages.slice(0, options.rows), progress)
 
 
@@ -324,7 +325,7 @@ def _tail(
         console.line("no messages yet")
     if not options.follow:
         return True
-    positions = log.positions()
+    positions = log.core.positions()
 
     def look(_: float) -> bool:
         nonlocal positions
@@ -332,7 +333,7 @@ def _tail(
             for commit in _commits(log, options, positions):
                 while part := list(islice(commit, 1000)):
                     shape.show(part)
-            positions = log.positions()
+            positions = log.core.positions()
         console.check_reader()
         return log.frontier().is_empty if options.stream is None else _stream(log, options.stream).closed
 
@@ -344,8 +345,8 @@ def _commits(
     log: Log, options: argparse.Namespace, positions: Mapping[str, int], most: int | None = None
 ) -> Iterator[Iterator[dict[str, object]]]:
     """Yield the rows of each commit from some positions on, the last `most` of each, by the clock of the commits."""
-    progress = log.progress() if options.events else None
-    commits = list(log.events(options.stream, positions=positions))
+    progress = log.core.progress() if options.events else None
+    commits = list(events_of(log.core, options.stream, positions=positions))
     for state, messages in sorted(commits, key=lambda one: (one[0].at, one[0].stream, one[0].seq)):
         first = 0 if most is None else max(0, messages.num_rows - most)
         yield _commit_rows(state, messages.slice(first), progress)
@@ -358,8 +359,8 @@ def _newest_positions(log: Log, options: argparse.Namespace) -> dict[str, int]:
     -----
     Reads progress alone.
     """
-    positions = log.positions()
-    progress = log.progress()
+    positions = log.core.positions()
+    progress = log.core.progress()
     if options.stream is not None:
         progress = progress.filter(pc.equal(progress["_stream"], options.stream))
     commits = progress.group_by(["_stream", "_seq"]).aggregate([("_at", "max"), ("_rows", "max"), ("_count", "count")])
@@ -379,7 +380,7 @@ def _newest_positions(log: Log, options: argparse.Namespace) -> dict[str, int]:
 
 def _stats(options: argparse.Namespace, console: Console) -> bool:
     log = asked_log(options)
-    with log.as_it_is():  # shown also where other programs changed rows
+    with log.core.as_it_is():  # shown also where other programs changed rows
         return _show_stats(log, console)
 
 
@@ -391,14 +392,14 @@ def _show_stats(log: Log, console: Console) -> bool:
     times = ", ".join(type_.value for type_ in domain.types)
     console.facts(
         [
-            ("log", f"{log.path} ({log.kind}, format {log.format.version}, table version {log.version})"),
+            ("log", f"{log.path} ({log.kind}, format {log.core.format.version}, table version {log.core.version})"),
             ("time", f"{times}, from {domain.render_time(domain.minimum)}"),
             ("frontier", frontier_text(domain, log.frontier())),
             *since_facts(log),
-            ("messages", _sizes_text(log.files())),
-            ("dead letters", _sizes_text(log.dead_files())),
+            ("messages", _sizes_text(log.core.files())),
+            ("dead letters", _sizes_text(log.core.dead_files())),
             ("columns", ", ".join(f"{field.name} {field.type}" for field in log.schema)),
-            *(("warning", problem) for problem in log.upkeep_problems()),
+            *(("warning", problem) for problem in log.core.upkeep_problems()),
         ]
     )
     console.line()
@@ -422,20 +423,20 @@ def _show_stats(log: Log, console: Console) -> bool:
     for state in streams.values():
         for line in [*_oddities(state), *_mover_lines(domain, state)]:
             console.line(f"stream {state.stream}: {line}")
-    if log.unclaimed:
-        console.line(f"{count_text(log.unclaimed, 'stream')} still to be opened: the frontier waits for them")
+    if log.core.unclaimed:
+        console.line(f"{count_text(log.core.unclaimed, 'stream')} still to be opened: the frontier waits for them")
     return True
 
 
 def since_facts(log: Log) -> list[tuple[str, str]]:
     """Return from where a log can be read, what it keeps, and who holds it back; nothing where all that is unused."""
-    since, keep, retainers = log.since(), log.kept(), log.retainers()
+    since, keep, retainers = log.since(), log.core.kept(), log.retainers()
     found = []
     if since != log.domain.minimum_frontier or keep is not None or retainers:
         found.append(("since", frontier_text(log.domain, since)))
     if keep is not None:
         found.append(("keeps", keep_text(log)))
-    costs = log.retained_bytes()
+    costs = log.core.retained_bytes()
     for name, each in retainers.items():
         at = frontier_text(log.domain, each.needed)
         if name in costs:
@@ -448,7 +449,7 @@ def since_facts(log: Log) -> list[tuple[str, str]]:
 
 def keep_text(log: Log) -> str:
     """Return in words how much a log keeps."""
-    keep = log.kept()
+    keep = log.core.kept()
     if keep is None:
         return "everything"
     length = log.domain.types[0].render_duration(keep.length)
@@ -457,7 +458,7 @@ def keep_text(log: Log) -> str:
 
 def since_json(log: Log) -> dict[str, object]:
     """Return the same for JSON."""
-    keep, costs = log.kept(), log.retained_bytes()
+    keep, costs = log.core.kept(), log.core.retained_bytes()
     return {
         "since": log.domain.frontier_to_json(log.since()),
         "keep": None
@@ -532,18 +533,18 @@ def _facts(log: Log) -> dict[str, object]:
     domain, frontier = log.domain, log.frontier()
     return {
         "path": log.path,
-        "format_version": log.format.version,
+        "format_version": log.core.format.version,
         "kind": log.kind,
-        "table_version": log.version,
+        "table_version": log.core.version,
         "times": [type_.value for type_ in domain.types],
         "minimum": domain.time_to_json(domain.minimum),
         **frontier_facts(domain, frontier),
         **since_json(log),
-        "unclaimed": log.unclaimed,
-        "messages": _sizes(log.files()),
-        "dead": _sizes(log.dead_files()),
+        "unclaimed": log.core.unclaimed,
+        "messages": _sizes(log.core.files()),
+        "dead": _sizes(log.core.dead_files()),
         "streams": [_stream_facts(domain, state) for state in log.streams().values()],
-        "warnings": log.upkeep_problems(),
+        "warnings": log.core.upkeep_problems(),
         "columns": [{"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in log.schema],
     }
 
@@ -614,7 +615,7 @@ def _asked_frontier(log: Log, options: argparse.Namespace) -> Antichain:
             return state.frontier
     if options.at is None:
         return log.frontier()
-    return log.frontier_at(timestamp=options.at, stream=options.stream)
+    return frontier_at(log.core, timestamp=options.at, stream=options.stream)
 
 
 # --- verify -------------------------------------------------------------------------------------
@@ -704,7 +705,7 @@ def _close(options: argparse.Namespace, console: Console) -> bool:
     planned = log.close(options.stream, reason=options.reason, dry_run=True)
     nothing = Antichain.empty(log.domain.arity)
     left = nothing if options.stream is None else _frontier_after(log, planned)
-    given_up = log.unclaimed if options.stream is None else 0
+    given_up = log.core.unclaimed if options.stream is None else 0
     if options.dry_run:
         _print_moves(log.domain, planned, left, console, given_up=given_up, dry_run=True)
         return True
@@ -717,7 +718,7 @@ def _close(options: argparse.Namespace, console: Console) -> bool:
 
 def _frontier_after(log: Log, after: Sequence[StreamState]) -> Antichain:
     """Return the frontier that the log would have with other states of some streams."""
-    now = log.counts()
+    now = log.core.counts()
     # What the streams hold now, given up, and what they would hold instead: as many parts as streams.
     held = [(state.before, -1) for state in after] + [(state.counts, 1) for state in after]
     times = np.concatenate([now.times, *(counts.times for counts, _ in held)])
@@ -782,7 +783,7 @@ def _compact(options: argparse.Namespace, console: Console) -> bool:
     log = asked_log(options)
     size = TARGET_FILE_BYTES if options.target_file_size is None else options.target_file_size
     report = log.compact(target_file_size=size)
-    problems = log.upkeep_problems()
+    problems = log.core.upkeep_problems()
     if console.json_mode:
         console.answer(dataclasses.asdict(report) | {"warnings": problems})
         return True

@@ -142,7 +142,7 @@ class CommandLog:
     @property
     def instance(self) -> str:
         """Id of the instance: that of the log."""
-        return self.log.log_id
+        return self.log.core.log_id
 
     def holder(self) -> Fence | None:
         """Return the start that holds the log, as of a look at it now; None if none ever did."""
@@ -163,7 +163,7 @@ class CommandLog:
     def version(self, *, within_s: float = 0.0) -> int:
         """Return a number that is another one where the log is: a look as of `is_mine`."""
         self._look(within_s)
-        return self.log.version
+        return self.log.core.version
 
     def rows(self) -> list[tuple[int, str]]:
         """Return the numbers and texts of the commands, as of a look at the log now, in order."""
@@ -201,9 +201,9 @@ class CommandLog:
         StorageError
             If the log cannot be written.
         """
-        path, local = self.log.path, self.log.storage.local
-        place = os.path.realpath(path) if local else identity(path, self.log.storage_options)
-        self.log.open_stream(_STREAM, owner=_OWNER)
+        path, local = self.log.path, self.log.core.storage.local
+        place = os.path.realpath(path) if local else identity(path, self.log.core.storage_options)
+        self.log.core.open_stream(_STREAM, owner=_OWNER)
         for number in range(_MOST_TRIES):
             self.log.refresh()
             note = self._note()
@@ -216,7 +216,7 @@ class CommandLog:
                     context={"path": path},
                 )
             rows = self.rows()
-            state = self.log.stream(_STREAM)
+            state = self.log.core.stream(_STREAM)
             assert state is not None  # it was opened above
             if self._note() != note:
                 continue  # another start, between the two looks
@@ -228,7 +228,7 @@ class CommandLog:
             reason = f"start {epoch}"
             try:
                 if not self._append(state.frontier, dict(rows), wanted, reason, taken, fence):
-                    StreamWriter(self.log, _STREAM, _OWNER).compare_and_append_files(
+                    StreamWriter(self.log.core, _STREAM, _OWNER).compare_and_append_files(
                         (), expected=state, upper=state.frontier, reason=reason, note=taken, fence=fence
                     )
             except (UpperMismatchError, OwnershipError):
@@ -267,7 +267,7 @@ class CommandLog:
                 "command": pa.array([text for _, text in changes], pa.string()),
             }
         )
-        StreamWriter(self.log, _STREAM, _OWNER).compare_and_append(
+        StreamWriter(self.log.core, _STREAM, _OWNER).compare_and_append(
             table, expected=frontier, upper=at + 1, reason=reason, note=note, fence=fence
         )
         return True
@@ -291,7 +291,7 @@ class CommandLog:
         if self.fence is None:
             msg = f"could not write command log {self.log.path!r}: found that it was not taken over"
             raise OwnershipError(msg, hint="take it over first", context={"path": self.log.path})
-        state = self.log.stream(_STREAM)
+        state = self.log.core.stream(_STREAM)
         assert state is not None  # it was taken over
         if state.frontier != self._frontier:
             self._rows, self._frontier = dict(self.rows()), self.log.frontier()
@@ -316,7 +316,7 @@ class CommandLog:
 
     def add(self, rows: Iterable[tuple[int, str]]) -> None:
         """Have rows in the log beside those that are there; what `store` says holds here too."""
-        state = self.log.stream(_STREAM)
+        state = self.log.core.stream(_STREAM)
         if state is None or state.frontier != self._frontier:
             self._rows, self._frontier = dict(self.rows()), self.log.frontier()
         self.store({**self._rows, **dict(rows)}.items())
@@ -325,7 +325,7 @@ class CommandLog:
         """Whether a commit that completes a time is there (invariant 2)."""
         if not self.is_mine():
             self._raise_lost()
-        state = self.log.stream(_STREAM)
+        state = self.log.core.stream(_STREAM)
         return state is not None and not state.frontier.less_equal((at,))
 
     def _raise_lost(self) -> None:
@@ -334,15 +334,15 @@ class CommandLog:
         raise OwnershipError(msg, hint="follow the newer start, or end this one", context={"path": self.log.path})
 
     def _look(self, within_s: float = 0.0) -> None:
-        if not self.log.storage.local:
+        if not self.log.core.storage.local:
             if self._now() - self._looked_at < within_s:
                 return
-        elif not self.log.has_news():
+        elif not self.log.core.has_news():
             return
         self.log.refresh()
         self._looked_at = self._now()  # not of a look that failed
 
     def _note(self) -> OutputNote:
-        state = self.log.stream(_STREAM)
+        state = self.log.core.stream(_STREAM)
         note = None if state is None else state.note.output
         return OutputNote() if note is None else note

@@ -44,7 +44,6 @@ from spark_timely.errors import (
     TimelyError,
     shown,
 )
-from spark_timely.log.commit import discard_job, discard_refused
 from spark_timely.log.files.parquet import new_job
 from spark_timely.log.machine.since import may_read
 from spark_timely.log.store.cloud import open_storage
@@ -242,7 +241,7 @@ class TaskEngine:
             self._outputs.claim()
         self._retain, self._retained = retain, dict[str, Retained]()
         self._unretained: set[str] = set()
-        self._consumer = consumer_of(sink, self._logs[sink.path].log_id)
+        self._consumer = consumer_of(sink, self._logs[sink.path].core.log_id)
         self._now = now
         # Inputs may begin at several times: nothing comes before the first of them.
         self._domain = TimeDomain(sink.view.domain.types, least_time(sink.view))
@@ -573,7 +572,7 @@ class TaskEngine:
 
     def _storage_of(self, path: str) -> TableStorage:
         if path not in self._storages:
-            options = self._logs[path].storage_options
+            options = self._logs[path].core.storage_options
             self._storages[path] = open_storage(path, dict(options) or None)
         return self._storages[path]
 
@@ -599,9 +598,9 @@ class TaskEngine:
                 error = result.error
                 if error is None:
                     break
-                discard_refused(log, result.files)
+                log.core.discard_refused(result.files)
             except Exception as raised:
-                discard_job(log, self._sink.stream, state.seq + 1, job)
+                log.core.discard_job(self._sink.stream, state.seq + 1, job)
                 if is_cancelled(raised):
                     raise
                 error = raised
@@ -648,8 +647,8 @@ class TaskEngine:
             mine = TaskSource("output", self._sink.path, "contents")
             own = self._source_plan(mine, None, first)
         return StepPlan(
-            self.name, times, sources, own, log.format, log.storage, self._sink.stream, look.state.seq + 1, job,
-            dict(look.note.settings), self.plan.expectations,
+            self.name, times, sources, own, log.core.format, log.core.storage, self._sink.stream, look.state.seq + 1,
+            job, dict(look.note.settings), self.plan.expectations,
         )  # fmt: skip
 
     def _overtaken_or_failed(self, state: StreamState, upper: Antichain, error: Exception) -> list[Appended] | None:
@@ -665,7 +664,7 @@ class TaskEngine:
         log = self._logs[self._sink.path]
         try:
             log.refresh()
-            now = log.stream(self._sink.stream)
+            now = log.core.stream(self._sink.stream)
         except TimelyError:
             return False
         return now is not None and now.frontier != state.frontier
@@ -933,16 +932,16 @@ def check_roles(plan: TaskPlan, sink: Sink, logs: Mapping[str, Log]) -> None:
         If the contents of a stream log are asked for that has forgotten some.
     """
     attempt = f"could not start task {plan.name!r}"
-    own = logs[sink.path].log_id if sink.path in logs else None
+    own = logs[sink.path].core.log_id if sink.path in logs else None
     # A task that has begun reads what its note says, not what this start asks for.
-    state = logs[sink.path].stream(sink.stream) if sink.path in logs else None
+    state = logs[sink.path].core.stream(sink.stream) if sink.path in logs else None
     note = note_of(state, sink).task
     snapshot = plan.snapshot
     if state is not None and note is not None:
         snapshot = note.as_of is not None and takes_snapshot(note.snapshot, note.as_of, state.frontier)
     for source in plan.sources:
         log = logs[source.path]
-        if log.log_id == own:
+        if log.core.log_id == own:
             msg = f"{attempt}: found its output {sink.path!r} as {source.alias!r}"
             raise InvalidUsageError(
                 msg,

@@ -250,7 +250,7 @@ def check_outputs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]], 
                 decide_open(
                     log.path,
                     log.domain,
-                    log.ends(),
+                    log.core.ends(),
                     sink.stream,
                     owner=sink.owner,
                     at=least_time(sink.view),
@@ -271,7 +271,7 @@ def refreshed(logs: Mapping[str, Log], paths: Iterable[str]) -> dict[str, Except
                 log.frontier()
             except RolledBackError:
                 # What was read of it is in the notes of the outputs: they judge, also after a restart.
-                log.begin_anew()
+                log.core.begin_anew()
                 log.refresh()
                 log.frontier()
         except TimelyError as error:
@@ -304,7 +304,7 @@ def _check_paths(sinks: Sequence[Sink], logs: Mapping[str, Log], storage: Mappin
 def _identity(path: str, logs: Mapping[str, Log], storage: Mapping[str, dict[str, str]]) -> str:
     """Return what two paths of one log have in common."""
     if path in logs:
-        return logs[path].log_id
+        return logs[path].core.log_id
     return os.path.realpath(path) if open_storage(path).local else identity(path, storage.get(path))
 
 
@@ -332,7 +332,7 @@ def _open_stream(log: Log, sink: Sink) -> None:
     _check_fits(log, sink)
     with _explained(log, sink):
         least = log.domain.render_time(least_time(sink.view))
-        log.open_stream(sink.stream, owner=sink.owner, at=least, fence=sink.fence)
+        log.core.open_stream(sink.stream, owner=sink.owner, at=least, fence=sink.fence)
 
 
 def _check_fits(log: Log, sink: Sink) -> None:

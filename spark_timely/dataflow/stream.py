@@ -171,11 +171,11 @@ class Scope:
                 raise InvalidUsageError(
                     msg, hint="give logs with times of the same types: all logs of one dataflow have them"
                 )
-        path = self._path_of(name, opened.path, opened.storage_options)
+        path = self._path_of(name, opened.path, opened.core.storage_options)
         if path not in self._leaves:
             self._leaves[path] = Replay(name, opened.domain, opened.schema, (), path, opened.kind)
-            self._ids[path] = opened.log_id
-            self.storage[path] = dict(opened.storage_options)
+            self._ids[path] = opened.core.log_id
+            self.storage[path] = dict(opened.core.storage_options)
             self._keep_name(path, credential, storage_options)
         return Stream(self, self._leaves[path])
 
@@ -192,7 +192,7 @@ class Scope:
         if credential is not None or storage_options is not None:
             msg = f"could not add operator {name!r}: found storage options beside log {log.path!r}, which is open"
             raise InvalidUsageError(msg, hint="leave them out, or give the path of the log")
-        return dict(log.storage_options)
+        return dict(log.core.storage_options)
 
     def joined_options(self, credential: str | None, storage_options: Mapping[str, str] | None) -> dict[str, str]:
         """Return storage options with those of a credential, for which a scope that knows no session has no names."""
@@ -1860,7 +1860,7 @@ class Probe:
             log.refresh()
         except LogMissingError:
             return Antichain.of(least_time(sink.view))
-        state = log.stream(sink.stream)
+        state = log.core.stream(sink.stream)
         return log.domain.minimum_frontier if state is None else state.frontier
 
 

@@ -204,7 +204,7 @@ def export_log(
     types = chosen_types(log, types, selection)
     upper = None if up_to is None else log.domain.parse_frontier(up_to)
     if upper is not None:
-        check_between(log, None, upper, what=f"export log {log.path!r} up to {log.domain.render_frontier(upper)}")
+        check_between(log.core, None, upper, what=f"export log {log.path!r} up to {log.domain.render_frontier(upper)}")
     left = _left(log, stream, upper)
     times, counts = times_of(log, stream, upper)
     version = timely or types.timely or _version(log) or VERSIONS[0]
@@ -300,7 +300,7 @@ def _left(log: Log, stream: str | None, upper: Antichain | None) -> Antichain:
     if stream is None:
         frontier = log.frontier()
     else:
-        state = log.stream(stream)
+        state = log.core.stream(stream)
         if state is None:
             msg = (
                 f"could not export stream {stream!r} of log {log.path!r}: found streams={shown(sorted(log.streams()))}"
@@ -316,7 +316,7 @@ def _wanted(log: Log, table: pa.Table, stream: str | None, upper: Antichain | No
     """Return those rows of a file that are exported, and their times."""
     if stream is not None:
         table = table.filter(pc.equal(table["_stream"], stream))
-    table, times = seen_rows(log, table)
+    table, times = seen_rows(log.core, table)
     if upper is not None:
         keep = ~upper.beyond(times)
         table, times = table.filter(pa.array(keep)), times[keep]
@@ -325,19 +325,19 @@ def _wanted(log: Log, table: pa.Table, stream: str | None, upper: Antichain | No
 
 def times_of(log: Log, stream: str | None, upper: Antichain | None) -> tuple[IntArray, DiffArray]:
     """Return the distinct times in lexicographic order, and how many rows each has."""
-    index, since = log.files(), log.since()
-    log.look_into()
+    index, since = log.core.files(), log.since()
+    log.core.look_into()
     alone = index.lone_streams()
-    schema = pa.schema([log.format.data_schema.field(name) for name in ("_stream", *log.domain.columns)])
+    schema = pa.schema([log.core.format.data_schema.field(name) for name in ("_stream", *log.domain.columns)])
     parts: list[IntArray] = [np.empty((0, log.domain.arity), np.int64)]
     numbers: list[DiffArray] = [np.empty(0, np.int64)]
     for i, path in enumerate(index.paths.tolist()):
         known = None
         if stream is None or alone[i] == stream:
-            with open_parquet(log.storage, path) as file:
+            with open_parquet(log.core.storage, path) as file:
                 known = file_times(file)
         if known is None:
-            known = unique_times(_wanted(log, read_file(log.storage, path, schema), stream, upper)[1])
+            known = unique_times(_wanted(log, read_file(log.core.storage, path, schema), stream, upper)[1])
         moved, left = as_of_since(log.kind, since, known[0])
         keep = np.ones(moved.shape[0], np.bool_) if left is None else left
         if upper is not None:
@@ -371,10 +371,10 @@ def still_to_come(times: IntArray, left: Antichain, used: list[IntArray] | None 
 
 def _stamp_times(log: Log, stream: str | None, upper: Antichain | None, times: IntArray) -> list[IntArray]:
     """Return for each of the distinct times, in their order, the times in the stamps of its rows."""
-    schema = pa.schema([log.format.data_schema.field(name) for name in ("_stream", *log.domain.columns, STAMP)])
+    schema = pa.schema([log.core.format.data_schema.field(name) for name in ("_stream", *log.domain.columns, STAMP)])
     pairs = np.empty((0, 1 + times.shape[1]), np.int64)
-    for path in log.files().paths.tolist():
-        table, at = _wanted(log, read_file(log.storage, path, schema), stream, upper)
+    for path in log.core.files().paths.tolist():
+        table, at = _wanted(log, read_file(log.core.storage, path, schema), stream, upper)
         elements, sizes = stamps_of(table[STAMP])
         # All distinct times are among the first ones, in lexicographic order.
         number = np.unique(np.concatenate([times, at]), axis=0, return_inverse=True)[1].ravel()[times.shape[0] :]
@@ -404,7 +404,7 @@ def rows_between(
     high: int,
 ) -> tuple[pa.Table, IntArray]:
     """Return the rows at a range of times, in the order of these, and the number of each row's time."""
-    index = log.files()
+    index = log.core.files()
     first, last = times[low], times[high - 1]
     # By the first coordinate: the others follow no order over a lexicographic range.
     lows, highs = index.min_times, index.max_times
@@ -415,11 +415,11 @@ def rows_between(
     if stream is not None:
         may &= index.may_hold_stream(stream)
     names = ["_stream", *log.domain.columns, *columns]
-    schema = pa.schema([log.format.data_schema.field(name) for name in names])
+    schema = pa.schema([log.core.format.data_schema.field(name) for name in names])
     tables: list[pa.Table] = [pa.schema([f.with_nullable(nullable=True) for f in schema]).empty_table()]
     found: list[IntArray] = [np.empty((0, log.domain.arity), np.int64)]
     for path in index.paths[may].tolist():
-        table, at = _wanted(log, read_file(log.storage, path, schema), stream, upper)
+        table, at = _wanted(log, read_file(log.core.storage, path, schema), stream, upper)
         inside = ~lexicographically_below(at, first)
         if high < times.shape[0]:
             inside &= lexicographically_below(at, times[high])

@@ -65,7 +65,6 @@ from spark_timely.interop.stamps import (
 )
 from spark_timely.log import Log
 from spark_timely.log.arguments import seconds_of
-from spark_timely.log.commit import discard_refused
 from spark_timely.log.files.format import canonical_type, check_stream_name, conform
 from spark_timely.log.files.parquet import letter_table, message_table, write_data_files
 from spark_timely.log.machine.decide import decide_open
@@ -254,7 +253,7 @@ def check_log(log: Log, types: CaptureTypes) -> None:
         )
         raise SchemaMismatchError(msg, hint=hint)
     fields = [(field.name, canonical_type(field.type, field.name), field.nullable) for field in types.payload]
-    found = [(field.name, field.type, field.nullable) for field in log.format.declared]
+    found = [(field.name, field.type, field.nullable) for field in log.core.format.declared]
     if found != fields:
         msg = f"could not import into log {log.path!r}: found columns {shown(log.schema.names)} of other types or names"
         raise SchemaMismatchError(
@@ -421,9 +420,9 @@ class StreamImport:
     def _attach(self, log: Log) -> Log:
         """Check that the capture can become a stream of the log, and find how far it has come."""
         check_log(log, self.types)
-        log.check_writable()
+        log.core.check_writable()
         log.refresh()
-        states = log.ends()
+        states = log.core.ends()
         self._agree(log, states.get(self.stream))
         minimum = log.domain.minimum
         found = decide_open(
@@ -485,7 +484,7 @@ class StreamImport:
             if self._mark.position:
                 raise self._overtaken(0, self._mark.position)
         if self._state is None:
-            self._state = log.open_stream(self.stream, owner=self.types.owner, at=np.array(log.domain.minimum))
+            self._state = log.core.open_stream(self.stream, owner=self.types.owner, at=np.array(log.domain.minimum))
             if self._state.seq:
                 raise self._overtaken(0, self._state.seq)
         return self._state
@@ -702,8 +701,8 @@ class StreamImport:
         if times.shape[0]:
             payload = _in_columns(log, pa.Table.from_batches([each.records for each in placed]))
             files = write_data_files(
-                log.storage,
-                message_table(log.format, payload, times, self.stream, state.seq + 1),
+                log.core.storage,
+                message_table(log.core.format, payload, times, self.stream, state.seq + 1),
                 times,
                 stream=self.stream,
                 seq=state.seq + 1,
@@ -728,10 +727,10 @@ class StreamImport:
             note=Note(mark=mark, batch=MicroBatch(dead=n_dead) if n_dead else None),
         )
         try:
-            outcome = log.commit(request)
+            outcome = log.core.commit(request)
         except TimelyError as error:
             if not isinstance(error, StorageError) or error.determinate:
-                discard_refused(log, files)
+                log.core.discard_refused(files)
             if isinstance(error, RolledBackError | UpperMismatchError):
                 raise self._overtaken(state.seq, error.context.get("current")) from error
             raise
@@ -739,8 +738,8 @@ class StreamImport:
         self._counts = outcome.state.counts
         if outcome.duplicate:
             # Another import of the stream came first. As many rows at the same times need not be the same ones.
-            discard_refused(log, files)
-            recorded = log.recorded(self.stream, high)
+            log.core.discard_refused(files)
+            recorded = log.core.recorded(self.stream, high)
             theirs = None if recorded is None else recorded.note.mark
             if theirs is None or replace(theirs, name=name) != mark:
                 raise self._another(mark, found="other bytes")
@@ -767,7 +766,7 @@ def _without_time(dropped: int, dead: int) -> str:
 
 def _in_columns(log: Log, rows: pa.Table) -> pa.Table:
     """Return records with the log's columns: those that others have added since it was made are null."""
-    form = log.format
+    form = log.core.format
     return conform(form.with_absent(rows, attempt=f"could not import into log {log.path!r}"), form.payload)
 
 
@@ -775,11 +774,11 @@ def _dead_files(log: Log, parts: list[pa.RecordBatch], stream: str, seq: int) ->
     """Write dead letters: records without a time, which get the least there is, since a letter has one."""
     if not parts:
         return []
-    form = log.format
+    form = log.core.format
     payload = _in_columns(log, pa.Table.from_batches(parts))
     times = np.tile(np.array(log.domain.minimum, np.int64), (payload.num_rows, 1))
     table = letter_table(form, payload, times, stream, seq, reasons=_UNSTAMPED_REASON)
-    return write_data_files(log.storage, table, times, stream=stream, seq=seq, domain=log.domain, event="dead")
+    return write_data_files(log.core.storage, table, times, stream=stream, seq=seq, domain=log.domain, event="dead")
 
 
 def found_version(path: str, types: CaptureTypes, *, json_lines: bool = False) -> TimelyVersion:
@@ -880,7 +879,7 @@ def newest_mark(log: Log, state: StreamState) -> ImportMark:
 
 def all_marks(log: Log, stream: str) -> list[ImportMark]:
     """Return the marks of all commits of a stream, by position; as many turns as commits."""
-    rows = log.progress()
+    rows = log.core.progress()
     notes = pc.unique(rows.filter(pc.equal(rows["_stream"], stream))["_note"]).drop_null().to_pylist()
     marks = {mark for note in notes if (mark := Note.parse(note).mark) is not None}
     return sorted(marks, key=lambda mark: mark.position)

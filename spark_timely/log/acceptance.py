@@ -34,10 +34,11 @@ from spark_timely.log.verify import Tally, accepted_states, judged_states, tally
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from spark_timely.log.core import LogCore
     from spark_timely.log.machine.judge import ForeignChange, Judgement
     from spark_timely.log.machine.rollback import Commits
     from spark_timely.log.store.base import Store
-    from spark_timely.log.streams import CaptureLog, StreamStates
+    from spark_timely.log.streams import StreamStates
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class AcceptReport:
     table_version: int
 
 
-def accept_change(log: CaptureLog, states: StreamStates, token: str) -> AcceptReport:
+def accept_change(log: LogCore, states: StreamStates, token: str) -> AcceptReport:
     """Accept what is open in a log. See `spark_timely.log.log.Log.accept_change`."""
     store = states.store
     attempt = f"could not accept a change of log {store.path!r}"
@@ -151,7 +152,7 @@ def _check_token(attempt: str, changes: Sequence[ForeignChange], token: str) -> 
     )
 
 
-def describe_others(log: CaptureLog, others: Commits, reader: str) -> str:
+def describe_others(log: LogCore, others: Commits, reader: str) -> str:
     """Return what is said of a log that has other commits than were seen: see `describe_other_commits`.
 
     Of a change that was accepted it says how many messages are others, and at which times. Cost: then progress is read.
@@ -160,7 +161,7 @@ def describe_others(log: CaptureLog, others: Commits, reader: str) -> str:
     return f"{found}: {_differences(log)}" if is_accepted(others) else found
 
 
-def _differences(log: CaptureLog) -> str:
+def _differences(log: LogCore) -> str:
     """Return how the messages of commits differ from those that they brought, for all changes that were accepted."""
     now = accepted_states(log)
     before = {(s.stream, s.seq): s for s in states_by_seq(log.format, log.progress())}
@@ -222,7 +223,7 @@ def _file(attempt: str, store: Store, event: str, path: str) -> DataFile:
 
 
 def _write_down(
-    attempt: str, log: CaptureLog, states: StreamStates, report: AcceptReport, found: Judgement
+    attempt: str, log: LogCore, states: StreamStates, report: AcceptReport, found: Judgement
 ) -> AcceptReport:
     """Commit how many messages each commit has now whose messages are others; return what is counted."""
     store, form = states.store, states.store.format

@@ -14,15 +14,14 @@ Invariants
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.errors import StorageError, TimelyError
-from spark_timely.log.files.parquet import files_of_job, write_progress_file
+from spark_timely.errors import StorageError
+from spark_timely.log.files.parquet import write_progress_file
 from spark_timely.log.ledger import joined_file
 from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
 from spark_timely.log.machine.decide import decide_commit, decide_open
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.store.base import App, Store
     from spark_timely.log.store.storage import Storage
-    from spark_timely.log.streams import CaptureLog, StreamStates
+    from spark_timely.log.streams import StreamStates
     from spark_timely.protocol.note import Fence
 
 
@@ -165,33 +164,6 @@ def discard(storage: Storage, files: Iterable[DataFile]) -> None:
             storage.delete(file.path)
         except StorageError as error:
             logger.warning("log %r: an unused file stays: %s", storage.uri, error)
-
-
-def discard_refused(log: CaptureLog, files: Sequence[DataFile]) -> None:
-    """Delete the files of a commit that was refused, but for those that are part of the log after all."""
-    try:
-        live = log.live_paths(file.path for file in files)
-    except (TimelyError, OSError) as error:
-        logger.warning("log %r: %d unused files stay: %s", log.path, len(files), error)
-        return
-    discard(log.storage, (file for file in files if file.path not in live))
-
-
-def discard_job(log: CaptureLog, stream: str, seq: int, job: str) -> None:
-    """Delete what a job that failed has written for a commit: nobody else knows the names of all of it.
-
-    Tasks that still run write what stays behind until a vacuum.
-    """
-    try:
-        written = files_of_job(log.storage, stream, seq, job)
-        live = log.live_paths(written) if written else set()
-    except (TimelyError, OSError) as error:
-        logger.warning("log %r: unused files may stay: %s", log.path, error)
-        return
-    for path in written:
-        if path not in live:
-            with suppress(StorageError):  # gone, or left to a vacuum
-                log.storage.delete(path)
 
 
 def _committed(

@@ -69,7 +69,7 @@ class CutLog:
             needed = self.since or log.domain.minimum_frontier
         else:
             needed = needed_from(log.kind, frontier, log.domain.minimum)
-        log.check_may_read(needed, what=f"read log {log.path!r} at a cut")
+        log.core.check_may_read(needed, what=f"read log {log.path!r} at a cut")
 
     def check_commits(self, log: Log, /, *, accept: str | None = None) -> None:
         """Refuse a log without the commits that it had when the cut was made, or with a change accepted since.
@@ -84,14 +84,14 @@ class CutLog:
         ------
         DataLossError, ForeignChangeError
         """
-        others = other_commits(log, self.commits, accept=accept)
+        others = other_commits(log.core, self.commits, accept=accept)
         if others:
             log.refresh()
-            others = other_commits(log, self.commits, accept=accept)
+            others = other_commits(log.core, self.commits, accept=accept)
         if not others:
             return
         log.frontier()  # where another program changed rows, that is what is to be said
-        found = describe_others(log, others, "the cut was made of")
+        found = describe_others(log.core, others, "the cut was made of")
         msg = f"could not read log {log.path!r} at a cut: {found}"
         hint = "put back the log that the cut was made of, which was restored to an earlier state"
         if is_accepted(others):
@@ -216,17 +216,17 @@ class Cut:
         -----
         Cost: as `spark_timely.log.machine.rollback.other_commits`.
         """
-        found = str(getattr(log, "log_id", ""))
+        found = log.core.log_id
         named = [entry for entry in self.logs if entry.log_id == found]
         for entry in named:  # more than one only where a log is named twice
             entry.check_commits(log, accept=accept)
         if named:
             return
         wanted = next(
-            (entry.log_id for entry in self.logs if same_place(entry.path, log.path, log.storage_options)), None
+            (entry.log_id for entry in self.logs if same_place(entry.path, log.path, log.core.storage_options)), None
         )
         if wanted is not None:
-            cloned = of_clone(log)
+            cloned = of_clone(log.core.storage)
             why = "a clone is another log" if cloned else "the log was deleted and created again"
             msg = f"could not read log {log.path!r} at a cut: found id={found!r}{cloned}, the cut has id={wanted!r}"
             raise DataLossError(msg, hint=f"make a new cut: {why}", context={"path": log.path})
@@ -237,7 +237,7 @@ class Cut:
     def check_since(self, log: Log, /) -> None:
         """Refuse to begin to read a log of the cut that has forgotten some of it; raises `SinceViolationError`."""
         for entry in self.logs:
-            if entry.log_id == log.log_id:
+            if entry.log_id == log.core.log_id:
                 entry.check_since(log, self.frontier)
 
     def reached_by(self, frontier: Antichain, /) -> bool:
@@ -346,7 +346,7 @@ def cut(
         try:
             for log in opened:
                 needed = log.since() if log.kind == "stream" else needed_from(log.kind, at, log.domain.minimum)
-                log.retain_needed(retain, needed, owner=f"cut {retain}", expiry=expiry)
+                log.core.retain_needed(retain, needed, owner=f"cut {retain}", expiry=expiry)
                 done.append(log)
         except TimelyError:
             # All or none; what cannot be released now expires.
@@ -361,10 +361,10 @@ def entry_of(log: Log, /) -> CutLog:
     """Return what a cut says of a log, as it was looked at last."""
     since = log.since()
     return CutLog(
-        log.log_id,
+        log.core.log_id,
         log.path,
         log.frontier(),
-        newest_commits(log.ends(), _COMMITS_BYTES, log.accepted),
+        newest_commits(log.core.ends(), _COMMITS_BYTES, log.core.accepted),
         None if since == log.domain.minimum_frontier else since,
     )
 

@@ -16,7 +16,6 @@ import os
 import threading
 import time
 import uuid
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -27,50 +26,40 @@ import pyarrow as pa
 
 from spark_timely.canonical.content import DIGESTS, OF_COMMIT, budget
 from spark_timely.errors import (
-    ForeignChangeError,
     InvalidUsageError,
     LogMissingError,
     NotBeyondError,
     SchemaMismatchError,
     StorageError,
     TimelyError,
-    described,
     shown,
 )
 from spark_timely.log.acceptance import AcceptReport, accept_change
 from spark_timely.log.admission import policy_of
 from spark_timely.log.arguments import check_schema, check_text, check_whole, check_word, clock_us, names_of, size_of
-from spark_timely.log.background import run_aside
-from spark_timely.log.commit import add_columns, append, discard, drop_unclaimed, open_stream
-from spark_timely.log.compaction import CompactionReport, compact, merge_progress_files, merge_small_files
+from spark_timely.log.commit import add_columns, discard, drop_unclaimed
+from spark_timely.log.compaction import CompactionReport, compact
+from spark_timely.log.core import LogCore
 from spark_timely.log.files.format import LogFormat, check_stream_name
-from spark_timely.log.files.parquet import TARGET_FILE_BYTES, check_codec, side_by_side, write_progress_file
-from spark_timely.log.foreign import describe_change
-from spark_timely.log.forgetting import forget, forget_dead, forget_inline
+from spark_timely.log.files.parquet import TARGET_FILE_BYTES, check_codec, write_progress_file
+from spark_timely.log.forgetting import forget, forget_dead
 from spark_timely.log.machine.decide import closed_stream, missing_stream
-from spark_timely.log.machine.since import Keep, check_may_read, needed_as_of, needed_from
+from spark_timely.log.machine.since import Keep, needed_from
 from spark_timely.log.machine.state import (
     OPEN_STREAM,
     CommitOutcome,
     CommitRequest,
     StreamState,
     batch_rows,
-    distinct_rows,
     initial_state,
     next_state,
 )
-from spark_timely.log.reader import events_of, frontier_at, read_rows, snapshot_of
+from spark_timely.log.reader import read_rows, snapshot_of
 from spark_timely.log.retention import (
     allow_compaction,
     behind,
-    drop_old_files,
-    files_before,
     first_files,
-    move_kept,
     release,
-    retain,
-    retain_several,
-    retained_bytes,
     retention_of,
     set_dead,
     set_keep,
@@ -86,8 +75,7 @@ from spark_timely.log.store.storage import (
     promised,
 )
 from spark_timely.log.store.urls import identity
-from spark_timely.log.streams import StreamStates
-from spark_timely.log.vacuum import Sweep, VacuumReport, vacuum
+from spark_timely.log.vacuum import VacuumReport, vacuum
 from spark_timely.log.verify import VerifyReport, verify_log
 from spark_timely.log.writer import StreamWriter, downgrade_to
 from spark_timely.masking import masked_logger
@@ -99,20 +87,14 @@ from spark_timely.time.text import moment_text, parse_duration
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Mapping, Sequence
 
     from spark_timely.log.files.format import LogKind
-    from spark_timely.log.files.index import FileIndex
-    from spark_timely.log.machine.judge import ForeignChange
-    from spark_timely.log.machine.since import Retainer, Retention
+    from spark_timely.log.machine.since import Retainer
     from spark_timely.log.machine.state import DataFile
-    from spark_timely.log.retention import Retaining
     from spark_timely.log.rows import RowsLike
     from spark_timely.log.store.base import Store
     from spark_timely.log.store.storage import Storage
-    from spark_timely.protocol.note import Fence
-    from spark_timely.time.arrays import BoolArray
     from spark_timely.time.domain import FrontierLike, TimeDomain, TimeLike, TimeTypeName
 
 
@@ -162,16 +144,9 @@ class Log:
         auto_vacuum: bool = True,
     ) -> None:
         _check_handle(f"could not open log {store.path!r}", clock, merge_every)
-        self._states = StreamStates(store, keeps_rows=merge_every is not None)
-        self._lock = self._states.lock
-        self._clock = clock
-        self.merge_every = merge_every
-        self.auto_compact = auto_compact
-        self.auto_vacuum = auto_vacuum
-        # Whether commits do not wait for upkeep; in a far store they never do.
-        self.upkeep_beside = False
-        self._sweep = Sweep()
-        self._put_off: dict[str, str] = {}
+        self.core = LogCore(
+            store, clock=clock, merge_every=merge_every, auto_compact=auto_compact, auto_vacuum=auto_vacuum
+        )
 
     def __repr__(self) -> str:
         """Return the path, and of the streams and the frontier what this handle has read; reads nothing, never fails.
@@ -185,7 +160,7 @@ class Log:
         MemoryLog('memory', streams=0, frontier=2013-01-01)
         """
         try:
-            known = self._states.known()
+            known = self.core.states.known()
             facts = ""
             if known is not None:
                 streams, frontier = known
@@ -203,13 +178,13 @@ class Log:
         kinds = ", ".join(found["times"])
         columns = ", ".join(f"{name} {kind}" for name, kind in found["columns"].items())
         facts = [
-            ("frontier", domain.show_frontier(self._states.counts().frontier)),
+            ("frontier", domain.show_frontier(self.core.states.counts().frontier)),
             ("kind", f"{self.kind}, times of type {kinds}"),
             ("columns", columns),
             ("messages", counted(found["messages"])),
             ("dead letters", counted(found["dead_letters"])),
             ("files", f"{found['message_files']} of messages, {sized(found['bytes'])} in all"),
-            ("not yet opened", str(self.unclaimed)),
+            ("not yet opened", str(self.core.unclaimed)),
         ]
         streams = [
             (
@@ -225,73 +200,30 @@ class Log:
         return page(f"Log {self.path}", facts_table(facts), table(head, streams))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (type(self), self.store, self.merge_every, self.auto_compact, self.auto_vacuum)
+        core = self.core
+        return _reopened, (type(self), core.store, core.merge_every, core.auto_compact, core.auto_vacuum)
 
     # Facts ---------------------------------------------------------------------------------------
 
     @property
-    def store(self) -> Store:
-        """The table that keeps the log, and the snapshot of it."""
-        return self._states.store
-
-    @store.setter
-    def store(self, store: Store) -> None:
-        self._states.store = store
-
-    @property
-    def storage_options(self) -> Mapping[str, str]:
-        """Credentials and settings for cloud URLs, as they were given."""
-        return self.store.storage_options
-
-    @property
     def path(self) -> str:
         """Path or URL of the log."""
-        return self.store.path
-
-    @property
-    def log_id(self) -> str:
-        """Identity of the log: another one in its place has another."""
-        return self.store.table_id
-
-    @property
-    def storage(self) -> Storage:
-        """Access to the log's files."""
-        return self.store.storage
-
-    @property
-    def format(self) -> LogFormat:
-        """Columns and types of the log. Picklable."""
-        return self.store.format
+        return self.core.path
 
     @property
     def domain(self) -> TimeDomain:
         """Types of its times, and the minimum."""
-        return self.store.format.domain
+        return self.core.domain
 
     @property
     def kind(self) -> LogKind:
         """`stream`, or `collection` with a `_diff`."""
-        return self.store.format.kind
+        return self.core.kind
 
     @property
     def schema(self) -> pa.Schema:
         """Payload columns, with the nullability declared for messages."""
-        return self.store.format.payload
-
-    @property
-    def nullable(self) -> dict[str, bool]:
-        """Whether each payload column may be null in a message."""
-        return {f.name: f.nullable for f in self.schema}
-
-    @property
-    def version(self) -> int:
-        """Table version of the snapshot in use."""
-        return self.store.version
-
-    @property
-    def generation(self) -> int:
-        """Number of times that everything was read again: versions mean something else after that."""
-        return self.store.generation
+        return self.core.format.payload
 
     # Snapshot ------------------------------------------------------------------------------------
 
@@ -304,313 +236,19 @@ class Log:
             If commits that this handle has seen are gone: the log was restored to an earlier state. Then the handle
             says nothing any more; open the log again.
         """
-        return self._states.refresh()
-
-    def begin_anew(self) -> None:
-        """Forget what this handle has seen: for one that judges in another way whether a log was restored."""
-        self._states.begin_anew()
-
-    def as_it_is(self) -> AbstractContextManager[None]:
-        """Read the log as it is, whatever this handle has seen of it before."""
-        return self._states.as_it_is()
-
-    def has_news(self) -> bool:
-        """Return whether others have committed, where a look costs nothing: on a local disk; else False."""
-        return self.store.has_news()
-
-    def files(self) -> FileIndex:
-        """Return the files of messages in the snapshot, with bounds of what is in each.
-
-        Call `look_into` before handing out rows of them.
-        """
-        return self._states.files("message")
-
-    def look_into(self, chosen: Callable[[FileIndex], BoolArray] | None = None) -> None:
-        """Refuse to hand out rows of files that another program made, where these have other rows than it replaced.
-
-        Parameters
-        ----------
-        chosen : callable, optional
-            Says of which files rows are wanted, as bounds say; of all unless given.
-
-        Raises
-        ------
-        ForeignChangeError
-        """
-        self._states.look_into(chosen)
-
-    def foreign_changes(self) -> tuple[ForeignChange, ...]:
-        """Return what other programs changed in the log, and nobody undid, as of the snapshot: readers refuse it."""
-        with self._lock:
-            return self.store.foreign_changes()
-
-    def dead_files(self) -> FileIndex:
-        """Return the files of dead letters in the snapshot."""
-        return self._states.files("dead")
-
-    def ledger_files(self) -> FileIndex:
-        """Return the files in the snapshot that say of messages and streams what progress does not."""
-        return self._states.files("ledger")
-
-    @property
-    def accepted(self) -> tuple[str, ...]:
-        """Tokens of the changes by other programs that were accepted, in their order, as of the snapshot."""
-        return self.store.format.accepted
-
-    def progress_files(self) -> FileIndex:
-        """Return the files of progress rows in the snapshot."""
-        return self._states.files("progress")
-
-    def live_paths(self, paths: Iterable[str]) -> set[str]:
-        """Return those of the paths that are part of the log, after a refresh.
-
-        For who wants to delete files of a commit whose outcome is unclear: these must stay.
-        """
-        with self._lock:
-            self.store.refresh()
-            return {path for path in paths if path in self.store.live}
+        return self.core.refresh()
 
     # Streams -------------------------------------------------------------------------------------
 
     def streams(self) -> MappingProxyType[str, StreamState]:
         """Return the newest state of each stream in the snapshot."""
-        with self._lock:
-            return MappingProxyType({n: s for n, s in sorted(self._states.newest().items()) if n != OPEN_STREAM})
-
-    def stream(self, name: str) -> StreamState | None:
-        """Return the newest state of one stream, None if there is none of that name."""
-        return None if name == OPEN_STREAM else self._states.newest().get(name)
-
-    def known_stream(self, name: str) -> StreamState | None:
-        """Return the state of one stream as it was read last, None if it was not; reads nothing."""
-        return None if name == OPEN_STREAM else self._states.known_states.get(name)
-
-    def ends(self) -> MappingProxyType[str, StreamState]:
-        """Return the newest state of each stream, `#open` included."""
-        return MappingProxyType(self._states.newest())
-
-    def commit_of(self, stream: str, seq: int) -> StreamState | None:
-        """Return the state right after one commit of a stream, None if the snapshot does not have it.
-
-        Parameters
-        ----------
-        stream : str
-            `#open` too.
-        seq : int
-
-        Notes
-        -----
-        Free for the newest commit; for earlier ones the progress files that may hold it are read, mostly one.
-        """
-        return self.commits_of({stream: seq}).get(stream)
-
-    def commits_of(self, wanted: Mapping[str, int]) -> dict[str, StreamState]:
-        """Return the states right after one commit each of some streams, without those that the snapshot lacks.
-
-        Parameters
-        ----------
-        wanted : mapping of str to int
-            By stream, `#open` too, the number of the commit.
-
-        Notes
-        -----
-        Free for the newest commits; for earlier ones the progress files that may hold them are read, once each.
-        """
-        return self._states.commits_of(wanted)
-
-    def holders(self, stream: str, seq: int) -> list[str]:
-        """Return the progress files that may hold a commit: as long as they are live it is there, if it was.
-
-        Notes
-        -----
-        Nothing is read.
-        """
-        return self._states.holders(stream, seq)
-
-    def positions(self) -> dict[str, int]:
-        """Return the number of the next commit of each stream, `#open` included."""
-        return {name: state.seq + 1 for name, state in sorted(self._states.newest().items())}
-
-    @property
-    def unclaimed(self) -> int:
-        """Number of capabilities that wait for a stream."""
-        opened = self._states.newest().get(OPEN_STREAM)
-        return 0 if opened is None else opened.counts.total
-
-    def counts(self) -> StreamCounts:
-        """Return the capabilities held by all streams together, unclaimed ones included."""
-        self._states.check_untouched()
-        return self._states.counts()
+        return self.core.streams()
 
     def frontier(self) -> Antichain:
         """Return the minimal times that any stream may still use; empty when the log is complete."""
-        return self.counts().frontier
-
-    def progress(self) -> pa.Table:
-        """Return all progress rows, sorted by stream, seq and time.
-
-        Notes
-        -----
-        Files read before are remembered: the cost is that of new ones, and one sort.
-        """
-        return self._states.progress()
-
-    def progress_rows(self, paths: Iterable[str]) -> pa.Table:
-        """Return the rows of some of the progress files, sorted by stream, seq and time, each once.
-
-        Notes
-        -----
-        For who follows a log: nothing is remembered.
-        """
-        with self._lock:
-            found = side_by_side(self.storage, self._states.rows_in, list(paths))
-        return distinct_rows(self.format, pa.concat_tables([self.format.progress_schema.empty_table(), *found]))
-
-    def recorded(self, stream: str, batch: int, step: int | None = None) -> StreamState | None:
-        """Return the state right after the commit of a micro-batch, None if it is not in the log.
-
-        Its `before` is what the rows of the micro-batch were judged by.
-
-        Parameters
-        ----------
-        stream : str
-        batch : int
-        step : int, optional
-            0 if not given.
-
-        Notes
-        -----
-        For the newest micro-batch the progress file that holds it is read, unless it is the newest commit; earlier
-        ones are looked up among all progress rows.
-        """
-        return self._states.recorded(stream, batch, step)
-
-    def bases(self) -> dict[str, int]:
-        """Return the streams whose first commits are forgotten, with the number of the first that is not.
-
-        Notes
-        -----
-        Nothing is read, but for a log that has forgotten commits: then a progress file of each such stream.
-        """
-        return self._states.bases()
-
-    def has_forgotten(self, stream: str, seq: int) -> bool:
-        """Return whether a commit is one of those that are forgotten: before the first one of its stream."""
-        return self._states.has_forgotten(stream, seq)
-
-    def owners(self, stream: str) -> frozenset[str]:
-        """Return who owns a stream or has owned it."""
-        return self._states.owners(stream)
+        return self.core.frontier()
 
     # Commits -------------------------------------------------------------------------------------
-
-    def flush(self) -> None:
-        """Make all commits of the snapshot, also those of others, outlast a power cut; raises `StorageError`.
-
-        For a caller that acknowledges what another process has committed, and may not have flushed before it died.
-        """
-        with self._lock:
-            self.store.flush()
-
-    def check_writable(self) -> None:
-        """Refuse a table with features that cannot be written; raises `LogFormatError`."""
-        self.store.check_writable()
-
-    def _now(self) -> int:
-        return clock_us(f"could not tell the time of log {self.path!r}", self._clock)
-
-    def now_us(self) -> int:
-        """Return the wall clock that this handle uses, in microseconds since the epoch, UTC."""
-        return self._now()
-
-    def open_stream(
-        self,
-        name: str,
-        *,
-        owner: str,
-        at: TimeLike | None = None,
-        donor: str | None = None,
-        fence: Fence | None = None,
-    ) -> StreamState:
-        """Open a stream: claim a capability of `#open`, or copy one that a live stream holds.
-
-        Does nothing if the owner has opened the stream before.
-
-        Parameters
-        ----------
-        name : str
-            One or more of A–Z, a–z, 0–9 and `_`.
-        owner : str
-            Query or producer that will append.
-        at : time, optional
-            Where the stream begins: the log's minimum if not given, for a copy the donor's least time.
-        donor : str, optional
-            The stream to copy from. Without it a capability is claimed, as long as there are any, else
-            copied from the live stream that is behind most.
-        fence : Fence, optional
-            Of the start of a compute instance: a stream that is opened now is its from the beginning on.
-
-        Returns
-        -------
-        StreamState
-
-        Raises
-        ------
-        OwnershipError
-            If another owner has a stream of that name.
-        ClosedError
-            If the log is complete.
-        NotBeyondError
-            If no capability allows the time.
-        StorageError
-            If the log cannot be written.
-        """
-        attempt = f"could not open a stream of log {self.path!r}"
-        check_text(attempt, "owner", owner)
-        check_text(attempt, "donor", donor, optional=True)
-        time_ = None if at is None else self.domain.parse_time(at)
-        with self._lock:
-            return open_stream(self._states, name, owner=owner, at=time_, donor=donor, clock=self._now(), fence=fence)
-
-    def commit(self, request: CommitRequest) -> CommitOutcome:
-        """Append files and progress to a stream, all or nothing.
-
-        Parameters
-        ----------
-        request : CommitRequest
-
-        Returns
-        -------
-        CommitOutcome
-            `committed=False` if the log held this micro-batch already: then the request's files are
-            not part of the log, and may be deleted.
-
-        Raises
-        ------
-        StreamMissingError, OwnershipError, RolledBackError, ClosedError, UpperMismatchError
-            If the stream does not exist, is another's, is ahead of the micro-batch, is closed, or has
-            moved since `expected_seq`.
-        UnheldCapabilityError, NegativeCountError
-            If the commit would break the protocol.
-        LogFormatError
-            If the table has features that cannot be written. Nothing was done.
-        StorageError
-            If the log cannot be reached. Unless `determinate`, the commit may have happened; repeat it
-            with the same batch, or ask `live_paths`.
-
-        Notes
-        -----
-        Cost: one small file and one commit of the table, whatever the history.
-        """
-        if not isinstance(request, CommitRequest):
-            msg = f"could not commit to log {self.path!r}: found request={shown(request)}"
-            raise InvalidUsageError(msg, hint="give a CommitRequest; rows are appended by log.writer().append(rows)")
-        with self._lock:
-            outcome = append(self._states, request, clock=self._now())
-        if outcome.committed:
-            # Apart: whatever comes of it, the commit has happened.
-            self._maintain(outcome.state)
-        return outcome
 
     def writer(
         self,
@@ -671,7 +309,7 @@ class Log:
         attempt = f"could not write to log {self.path!r}"
         check_text(attempt, "owner", owner, optional=True)
         missing = names_of(attempt, "missing_columns", missing_columns) if missing_columns else ()
-        self.format.check_absent(self.format.payload.names, allowed=missing, attempt=attempt)
+        self.core.format.check_absent(self.core.format.payload.names, allowed=missing, attempt=attempt)
         check_word(attempt, "content_digest", content_digest, DIGESTS)
         policy = policy_of(
             self.domain, attempt, late_data=late_data, bad_time=bad_time, skew=max_future_skew, lateness=lateness
@@ -679,12 +317,12 @@ class Log:
         name = owner if owner is not None else f"producer-{uuid.uuid4()}"
         if takeover:
             self.refresh()
-            state = self.stream(stream)
+            state = self.core.stream(stream)
             if state is not None and state.owner != name:
                 self._take_over(state, name)
-        self.open_stream(stream, owner=name, at=at, donor=donor)
+        self.core.open_stream(stream, owner=name, at=at, donor=donor)
         return StreamWriter(
-            self,
+            self.core,
             stream,
             name,
             target_file_size=size,
@@ -724,12 +362,12 @@ class Log:
         ['v', 'note']
         """
         check_schema(f"could not add columns to log {self.path!r}", "columns", columns)
-        with self._lock:
-            add_columns(self.store, columns)
+        with self.core.lock:
+            add_columns(self.core.store, columns)
 
     def _take_over(self, state: StreamState, owner: str) -> None:
         nothing = np.empty((0, self.domain.arity), np.int64)
-        self.commit(
+        self.core.commit(
             CommitRequest(
                 stream=state.stream,
                 owner=owner,
@@ -768,9 +406,9 @@ class Log:
         check_text(attempt, "stream", stream)
         check_text(attempt, "reason", reason)
         target = self.domain.parse_frontier(frontier)
-        with self._lock:
+        with self.core.lock:
             self.refresh()
-            state = self.stream(stream)
+            state = self.core.stream(stream)
             if state is None:
                 raise missing_stream(self.path, stream, self.streams())
             if state.closed:
@@ -790,7 +428,7 @@ class Log:
             if dry_run:
                 held = StreamCounts.from_arrays(target.times, np.ones(len(target), np.int64), self.domain.arity)
                 return next_state(state, held, note=state.note, reason=reason)
-            outcome = self.commit(
+            outcome = self.core.commit(
                 CommitRequest(
                     stream=stream,
                     owner=state.owner or "",
@@ -828,7 +466,7 @@ class Log:
         self.refresh()
         nothing = Antichain.empty(self.domain.arity)
         if stream is not None:
-            state = self.stream(stream)
+            state = self.core.stream(stream)
             if state is None:
                 raise missing_stream(self.path, stream, self.streams())
             return [] if state.closed else [self.advance(stream, nothing, reason=reason, dry_run=dry_run)]
@@ -838,8 +476,8 @@ class Log:
             if not state.closed
         ]
         if not dry_run:
-            with self._lock:
-                drop_unclaimed(self._states, reason, clock=self._now())
+            with self.core.lock:
+                drop_unclaimed(self.core.states, reason, clock=self.core.now_us())
         return closed
 
     # Retention -----------------------------------------------------------------------------------
@@ -856,42 +494,11 @@ class Log:
         >>> MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,)).since()
         Antichain.of(0)
         """
-        with self._lock:
-            self._states.check_untouched()
-            return retention_of(self._states).since
-
-    def check_may_read(self, needed: Antichain, *, what: str, consumer: str | None = None) -> None:
-        """Refuse an answer that needs what the log has forgotten, as of the snapshot.
-
-        Parameters
-        ----------
-        needed : Antichain
-            By `needed_from` or `needed_by_contents`.
-        what : str
-            What cannot be done, for the error.
-        consumer : str, optional
-            Whose retainer kept it, for the error.
-
-        Raises
-        ------
-        SinceViolationError
-        """
-        with self._lock:
-            retention = retention_of(self._states)
-        check_may_read(self.path, self.domain, retention, needed, what=what, consumer=consumer)
+        return self.core.since()
 
     def retainers(self) -> MappingProxyType[str, Retainer]:
         """Return who retains what of the log, by the consumer's name; those that have expired too."""
-        with self._lock:
-            return MappingProxyType(dict(retention_of(self._states).retainers))
-
-    def retention_seq(self) -> int:
-        """Return the number of the newest commit of since, retainers or what is kept; -1 where there is none.
-
-        It falls where the table was restored to an earlier version, and nowhere else.
-        """
-        with self._lock:
-            return retention_of(self._states).seq
+        return self.core.retainers()
 
     def allow_compaction(self, frontier: FrontierLike, *, by: str = "hand", dry_run: bool = False) -> Antichain:
         """Allow the log to forget: times before the frontier need not stay distinct any more.
@@ -943,9 +550,9 @@ class Log:
                 hint="give a frontier with a time; a log that nobody needs any more is deleted",
                 context={"path": self.path},
             )
-        since = allow_compaction(self._states, wanted, by=by, clock=self._now(), dry_run=dry_run).since
+        since = allow_compaction(self.core.states, wanted, by=by, clock=self.core.now_us(), dry_run=dry_run).since
         if not dry_run:
-            self._drop_old_files()
+            self.core.drop_old_files()
         return since
 
     def retain(
@@ -994,146 +601,9 @@ class Log:
         Antichain.of(4)
         """
         frontier_ = self.domain.parse_frontier(frontier)
-        return self.retain_needed(
+        return self.core.retain_needed(
             consumer, needed_from(self.kind, frontier_, self.domain.minimum), owner=owner, expiry=expiry
         )
-
-    def retain_needed(
-        self,
-        consumer: str,
-        needed: Antichain,
-        *,
-        owner: str,
-        expiry: str | dt.timedelta = "7 days",
-        run: str = "",
-        turn: int | None = None,
-    ) -> Retainer | None:
-        """Keep the log readable for a named consumer, as `retain`, by what it needs.
-
-        Parameters
-        ----------
-        consumer, owner, expiry
-            As of `retain`.
-        needed : Antichain
-            As `spark_timely.log.machine.since` says it of contents, of changes and of messages; empty releases.
-        run : str
-            Of the owner, where one of its runs alone may move the retainer; empty where all may.
-        turn : int, optional
-            That of the run, as the retainer had it when it began. Unless given it begins, and takes the retainer from
-            those before it. Once a later one has, it is refused: `OwnershipError`.
-        """
-        attempt = f"could not retain log {self.path!r}"
-        check_text(attempt, "consumer", consumer)
-        check_text(attempt, "owner", owner)
-        if not consumer.strip():
-            msg = f"{attempt}: found consumer={shown(consumer)}"
-            raise InvalidUsageError(msg, hint="give the consumer a name", context={"path": self.path})
-        try:
-            length = parse_duration(expiry).amount
-        except ValueError as error:
-            msg = f"{attempt}: found expiry={shown(expiry)}"
-            raise InvalidUsageError(msg, hint=str(error), context={"path": self.path}) from error
-        if not length:
-            msg = f"{attempt}: found expiry={shown(expiry)}"
-            raise InvalidUsageError(msg, hint="give a length of time, such as '7 days'", context={"path": self.path})
-        now = self._now()
-        expires = now + length
-        after = retain(self._states, consumer, needed, owner=owner, expires=expires, clock=now, run=run, turn=turn)
-        self._drop_old_files()
-        return after.retainers.get(consumer)
-
-    def retain_as_of(
-        self,
-        consumer: str,
-        as_of: Antichain | None,
-        *,
-        owner: str,
-        expiry_us: int,
-        beside: Iterable[Antichain] = (),
-        what: str,
-    ) -> Retainer | None:
-        """Keep the log readable as of a time, by one decision with the look at since: refused only if that passed it.
-
-        The retainer is brief: once it has expired it is removed.
-
-        Parameters
-        ----------
-        consumer, owner
-            As of `retain`; no text of theirs is checked here.
-        as_of : Antichain or None
-            Of one time. None: all that is there.
-        expiry_us : int
-            How long it counts unless renewed, microseconds.
-        beside : iterable of Antichain
-            What the retainer is to keep as well, as far as that can be read.
-        what : str
-            What cannot be done without it, for the error.
-
-        Returns
-        -------
-        Retainer or None
-            What it needs is of a stream all that the decision found, of a collection the time. None if somebody has
-            released it by now.
-
-        Raises
-        ------
-        SinceViolationError
-            If since has passed the time.
-        OwnershipError
-            If the name is another owner's.
-        LogFormatError, StorageError
-            If the log cannot be written.
-
-        Notes
-        -----
-        Cost: as of `retain`.
-
-        Examples
-        --------
-        >>> from spark_timely.log import MemoryLog
-        >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,), kind="collection")
-        >>> log.retain_as_of("me", Antichain.of(4), owner="me", expiry_us=10**9, what="begin").needed
-        Antichain.of(4)
-        """
-        now, others = self._now(), tuple(beside)
-
-        def needed(retention: Retention) -> Antichain:
-            return needed_as_of(self.path, self.domain, self.kind, retention, as_of, beside=others, what=what)
-
-        expires = now + expiry_us
-        after = retain(self._states, consumer, needed, owner=owner, expires=expires, clock=now, brief=True)
-        self._drop_old_files()
-        return after.retainers.get(consumer)
-
-    def retain_several(
-        self, wanted: Sequence[Retaining]
-    ) -> tuple[MappingProxyType[str, Retainer], dict[str, TimelyError]]:
-        """Register, move, renew or release several retainers in one commit; one that is refused holds no other back.
-
-        Parameters
-        ----------
-        wanted : sequence of Retaining
-            Their names differ, and no text of theirs is checked here.
-
-        Returns
-        -------
-        mapping of str to Retainer
-            All of the log, after it.
-        dict of str to TimelyError
-            Those that were refused, by name: `OwnershipError`, `SinceViolationError`.
-
-        Raises
-        ------
-        LogFormatError, StorageError
-            If the log cannot be written.
-
-        Notes
-        -----
-        Cost: as `retain`, whatever their number.
-        """
-        after, refused = retain_several(self._states, wanted, clock=self._now())
-        self._drop_old_files()
-        return MappingProxyType(dict(after.retainers)), refused
 
     def release(self, consumer: str) -> None:
         """Let a retainer go, whatever query or program owns it.
@@ -1144,8 +614,8 @@ class Log:
             If there is none of that name.
         """
         check_text(f"could not release a consumer of log {self.path!r}", "consumer", consumer)
-        release(self._states, consumer)
-        self._drop_old_files()
+        release(self.core.states, consumer)
+        self.core.drop_old_files()
 
     def keep(self, length: int | str | dt.timedelta | None, *, committed: str | dt.timedelta = "1 day") -> Keep | None:
         """Set how much of the log stays, however far compaction is allowed; what is before goes by itself from then on.
@@ -1188,13 +658,13 @@ class Log:
         Antichain.of(4)
         """
         wanted = None if length is None else _keep_of(self.path, self.domain, length, committed)
-        with self._lock:
+        with self.core.lock:
             self.refresh()
-            before = retention_of(self._states).keep
+            before = retention_of(self.core.states).keep
             if wanted == (None if before is None else replace(before, seen=())):
                 return before
-            found = set_keep(self._states, wanted, clock=self._now()).keep
-            self._drop_old_files()
+            found = set_keep(self.core.states, wanted, clock=self.core.now_us()).keep
+            self.core.drop_old_files()
             return found
 
     def behind(self, length: int | str | dt.timedelta) -> Antichain:
@@ -1215,18 +685,8 @@ class Log:
         '2013-06-01'
         """
         wanted = _keep_of(self.path, self.domain, length, "0s")
-        with self._lock:
-            return behind(self._states, wanted.length)
-
-    def files_before(self, frontier: FrontierLike) -> tuple[int, int]:
-        """Return how many files of messages lie before a frontier as a whole, and how many bytes they have."""
-        with self._lock:
-            return files_before(self._states, self.domain.parse_frontier(frontier))
-
-    def retained_bytes(self) -> dict[str, int]:
-        """Return what each live retainer costs: about how many bytes could be forgotten if it alone were gone."""
-        with self._lock:
-            return retained_bytes(self._states, clock=self._now())
+        with self.core.lock:
+            return behind(self.core.states, wanted.length)
 
     def keep_dead(self, length: str | dt.timedelta | None) -> None:
         """Set how long dead letters stay, by the wall clock: they go with the upkeep of commits and `compact`.
@@ -1248,18 +708,8 @@ class Log:
         except ValueError as error:
             msg = f"{attempt}: found length={shown(length)}"
             raise InvalidUsageError(msg, hint=str(error), context={"path": self.path}) from error
-        set_dead(self._states, dead)
-        self._drop_old_files()
-
-    def kept(self) -> Keep | None:
-        """Return how much of the log stays, however far compaction is allowed; None if that was not set."""
-        with self._lock:
-            return retention_of(self._states).keep
-
-    def _drop_old_files(self) -> None:
-        with self._lock, self._upkeep(_MERGING):
-            if not self.store.append_only:
-                drop_old_files(self._states)
+        set_dead(self.core.states, dead)
+        self.core.drop_old_files()
 
     # Rows ----------------------------------------------------------------------------------------
 
@@ -1293,9 +743,9 @@ class Log:
         For answers that fit the memory of one process. Reads only files and row groups that may hold
         what is asked for.
         """
-        schema = self.format.data_schema
+        schema = self.core.format.data_schema
         return read_rows(
-            self, self.files(), schema, forgets=True, lower=lower, upper=upper, columns=columns, stream=stream
+            self.core, self.core.files(), schema, forgets=True, lower=lower, upper=upper, columns=columns, stream=stream
         )
 
     def resubmit(
@@ -1361,32 +811,11 @@ class Log:
         """
         from spark_timely.log.resubmission import resubmit
 
-        return resubmit(self, seq, rows, stream=stream, log_id=log_id, reason=reason)
+        return resubmit(self.core, seq, rows, stream=stream, log_id=log_id, reason=reason)
 
     def dead(self, *, stream: str | None = None) -> pa.Table:
         """Return the dead letters: rows that were late, with the reason, ordered by time."""
-        return read_rows(self, self.dead_files(), self.format.dead_schema, stream=stream)
-
-    def events(
-        self, stream: str | None = None, *, positions: Mapping[str, int] | None = None
-    ) -> Iterator[tuple[StreamState, pa.Table]]:
-        """Return each commit, by stream and in the order of its commits: state after it, and its messages.
-
-        Messages come before the progress of the same commit: they are judged by the state's `before`.
-
-        Parameters
-        ----------
-        stream : str, optional
-            Only commits of this stream.
-        positions : mapping of str to int, optional
-            By stream, `#open` too, the number of the first commit that is wanted, as an earlier `positions()` gave it;
-            0 for streams that are not named.
-
-        Notes
-        -----
-        Holds the files of one commit in memory, and the last merged file that was read.
-        """
-        return events_of(self, stream, positions=positions)
+        return read_rows(self.core, self.core.dead_files(), self.core.format.dead_schema, stream=stream)
 
     def snapshot(self, time: TimeLike) -> pa.Table:
         """Return the contents of a collection at a time: rows that count, and how often each.
@@ -1413,31 +842,7 @@ class Log:
         MultiplicityOverflowError
             If a row would be contained more than 2^63 − 1 times.
         """
-        return snapshot_of(self, time)
-
-    def frontier_at(
-        self, *, seq: int | None = None, timestamp: str | dt.datetime | None = None, stream: str | None = None
-    ) -> Antichain:
-        """Return the frontier as it was after a commit, or at a moment of the wall clock.
-
-        Parameters
-        ----------
-        seq : int, optional
-            Number of a commit: each stream is taken after its commit of that number, or after its newest
-            where it has fewer.
-        timestamp : str or datetime, optional
-            Moment of the wall clock, such as ``"2013-06-12T08:00Z"`` or ``"us:1371024000000000"``: each stream is
-            taken after the last of its commits up to then.
-        stream : str, optional
-            The frontier of this stream alone.
-
-        Notes
-        -----
-        A stream that joined by a copy is counted in as soon as its donor's next commit is, whatever its
-        wall clock says: what a moment saw as complete was so.
-        """
-        self._states.check_untouched()
-        return frontier_at(self, seq=seq, timestamp=timestamp, stream=stream)
+        return snapshot_of(self.core, time)
 
     # Whole log -----------------------------------------------------------------------------------
 
@@ -1470,8 +875,8 @@ class Log:
         >>> log.verify(since=[5]).digest == before
         True
         """
-        with self.as_it_is():
-            return verify_log(self, since=None if since is None else self.domain.parse_frontier(since))
+        with self.core.as_it_is():
+            return verify_log(self.core, since=None if since is None else self.domain.parse_frontier(since))
 
     def accept_change(self, token: str, /) -> AcceptReport:
         """Accept what another program changed in the log: from then on the messages are as they are.
@@ -1510,8 +915,8 @@ class Log:
         Traceback (most recent call last):
         spark_timely.errors.InvalidUsageError: could not accept a change of log 'memory': found no change
         """
-        with self._lock:
-            return accept_change(self, self._states, token)
+        with self.core.lock:
+            return accept_change(self.core, self.core.states, token)
 
     def describe(self) -> dict[str, Any]:
         """Return facts about the log, as plain values.
@@ -1523,19 +928,19 @@ class Log:
         >>> log.describe()["frontier"], log.describe()["unclaimed"]
         ('[0]', 2)
         """
-        files, dead = self.store.live.index("message"), self.dead_files()
+        files, dead = self.core.store.live.index("message"), self.core.dead_files()
         domain = self.domain
         return {
             "path": self.path,
-            "id": self.log_id,
-            "format_version": self.format.version,
-            "table_version": self.version,
+            "id": self.core.log_id,
+            "format_version": self.core.format.version,
+            "table_version": self.core.version,
             "kind": self.kind,
             **domain.to_json(),
             "columns": {f.name: str(f.type) for f in self.schema},
-            "nullable": self.nullable,
-            "frontier": domain.render_frontier(self._states.counts().frontier),
-            "unclaimed": self.unclaimed,
+            "nullable": {f.name: f.nullable for f in self.schema},
+            "frontier": domain.render_frontier(self.core.states.counts().frontier),
+            "unclaimed": self.core.unclaimed,
             "streams": {
                 name: {
                     "frontier": domain.render_frontier(state.frontier),
@@ -1550,7 +955,7 @@ class Log:
             "message_files": len(files),
             "messages": int(files.rows.sum()) if (files.rows >= 0).all() else None,
             "dead_letters": int(dead.rows.sum()) if (dead.rows >= 0).all() else None,
-            "bytes": self.store.live.size_bytes,
+            "bytes": self.core.store.live.size_bytes,
         }
 
     # Upkeep --------------------------------------------------------------------------------------
@@ -1584,15 +989,15 @@ class Log:
         >>> log.messages().select(["_time", "_diff", "v"]).to_pylist()
         [{'_time': 5, '_diff': 3, 'v': 7}]
         """
-        with self._lock:
+        with self.core.lock:
             size = size_of(f"could not compact log {self.path!r}", "target_file_size", target_file_size)
             self.refresh()
-            self._states.check_untouched()
-            forgotten = forget(self._states, target_file_size=size) if logical else None
+            self.core.states.check_untouched()
+            forgotten = forget(self.core.states, target_file_size=size) if logical else None
             if logical:
-                forget_dead(self._states, clock=self._now())
-            report = compact(self._states, target_file_size=size, min_files=min_files)
-            self.tidy()
+                forget_dead(self.core.states, clock=self.core.now_us())
+            report = compact(self.core.states, target_file_size=size, min_files=min_files)
+            self.core.tidy()
             return replace(report, forgotten=forgotten)
 
     def vacuum(
@@ -1644,99 +1049,14 @@ class Log:
         except ValueError as error:
             msg = f"{attempt}: found older_than={shown(older_than)}"
             raise InvalidUsageError(msg, hint=str(error), context={"path": self.path}) from error
-        with self._lock:
+        with self.core.lock:
             self.refresh()
-            self._states.check_untouched()
-            now = self._now()
-            readers = bool(retention_of(self._states).alive(now))
+            self.core.states.check_untouched()
+            now = self.core.now_us()
+            readers = bool(retention_of(self.core.states).alive(now))
             return vacuum(
-                self._states, age_ms=age, unknown=unknown, dry_run=dry_run, now_ms=now // 1000, has_readers=readers
+                self.core.states, age_ms=age, unknown=unknown, dry_run=dry_run, now_ms=now // 1000, has_readers=readers
             )
-
-    def _maintain(self, state: StreamState) -> None:
-        """Keep what a commit costs flat. Its failure is a warning: the commit has happened, and upkeep comes again."""
-        with self._lock, self._upkeep(_TIDYING):
-            # By the number of the commit, so that it does not matter how many processes made them.
-            merges = self.merge_every is not None and state.seq % self.merge_every == 0
-            beside = self.upkeep_beside or not self.storage.local
-            if beside and not merges and not self.store.is_due():
-                return
-            other = self.store.aside() if beside else None
-            if other is None:
-                self._keep_up(self._states, state.stream, merges=merges)
-                return
-            states = self._states.copied(other)
-
-            def keep_up() -> None:
-                with self._upkeep(_TIDYING):
-                    self._keep_up(states, state.stream, merges=merges)
-                    self._states.forget_replaced_rows(states.store.live)
-
-            run_aside(
-                (identity(self.path, self.storage_options), tuple(sorted(self.store.storage_options.items()))), keep_up
-            )
-
-    def _keep_up(self, states: StreamStates, stream: str, *, merges: bool) -> None:
-        due = merges or states.store.is_due()
-        try:
-            # Before the entries and files go that show what others did.
-            if due:
-                states.look_into()
-            else:
-                states.check_untouched()
-        except ForeignChangeError:
-            return  # what others changed, and what it was before, are evidence; `upkeep_problems` says so
-        if merges and self.merge_every is not None:
-            with self._upkeep(_MERGING):
-                merge_progress_files(states, stream, self.merge_every)
-                move_kept(states, clock=self._now())
-                if self.auto_compact:
-                    forget_inline(states, stream, self.merge_every)
-                    forget_dead(states, clock=self._now(), patience=3)
-                    merge_small_files(states, stream, self.merge_every)
-                self._put_off.pop(_MERGING, None)
-        if self.auto_vacuum and ((merges and self._sweep.waiting) or states.store.is_due()):
-            with self._upkeep(_DELETING):
-                # Before the checkpoint that names them no longer.
-                self._sweep.run(states, now_ms=self._now() // 1000)
-                self._put_off.pop(_DELETING, None)
-        with self._upkeep(_TIDYING):
-            if states.store.tidy():
-                self._put_off.pop(_TIDYING, None)
-
-    def tidy(self) -> None:
-        """Write a checkpoint of the table, and delete old entries of its log. A failure is kept as a problem."""
-        with self._lock, self._upkeep(_TIDYING):
-            self._states.look_into()
-            self.store.tidy(now=True)
-            self._put_off.pop(_TIDYING, None)
-
-    @contextmanager
-    def _upkeep(self, what: str) -> Iterator[None]:
-        """Keep the failure of something that nothing hangs on."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - whatever it is, the commit before it was not touched
-            logger.warning("log %r: %s was put off: %s", self.path, what, error)
-            self._put_off[what] = f"{what} was put off: {shown(described(error))}"
-
-    def upkeep_problems(self) -> list[str]:
-        """Return what is wrong with the upkeep of the log: what this handle could not do, and what nobody did.
-
-        Rows and progress are as they should be; it may cost time or space, or what a power cut can take.
-
-        Returns
-        -------
-        list of str
-            One line each; empty if all is well. `spark-timely stats` shows them.
-
-        Notes
-        -----
-        Cost: one look at the directory of the table's log.
-        """
-        with self._lock:
-            others = [f"another program changed rows: {describe_change(each)}" for each in self.store.foreign_changes()]
-            return [*others, *self._put_off.values(), *self.store.problems()]
 
 
 class MemoryLog(Log):
@@ -1787,15 +1107,15 @@ class MemoryLog(Log):
 
     def another(self) -> MemoryLog:
         """Return a second handle on the same log."""
-        store = self.store
+        core, store = self.core, self.core.store
         while not isinstance(store, MemoryStore):  # a wrapper of tests
             store = store.inner  # type: ignore[attr-defined]
         return type(self)(
             MemoryStore(store.table),
-            clock=self._clock,
-            merge_every=self.merge_every,
-            auto_compact=self.auto_compact,
-            auto_vacuum=self.auto_vacuum,
+            clock=core.clock,
+            merge_every=core.merge_every,
+            auto_compact=core.auto_compact,
+            auto_vacuum=core.auto_vacuum,
         )
 
 
@@ -1981,7 +1301,7 @@ def create_log(
     --------
     >>> import tempfile, pyarrow as pa
     >>> log = create_log(tempfile.mkdtemp() + "/log", pa.schema([("v", pa.string())]), minimum=(0,))
-    >>> log.frontier(), log.unclaimed
+    >>> log.frontier(), log.describe()["unclaimed"]
     (Antichain.of(0), 1)
     """
     where = normal_path(path)
@@ -2026,7 +1346,7 @@ def create_log(
             context={"path": where},
         )
     log = open_()
-    found = log.format
+    found = log.core.format
     if (found.domain, found.kind) != (form.domain, form.kind):
         msg = f"could not use log {where!r}: found kind={found.kind!r} times={found.domain.to_json()!r}"
         raise SchemaMismatchError(

@@ -45,21 +45,19 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterator, Mapping, Sequence
 
+    from spark_timely.log.core import LogCore
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.state import StreamState
-    from spark_timely.log.streams import CaptureLog
     from spark_timely.time.arrays import BoolArray, IntArray
     from spark_timely.time.domain import FrontierLike, TimeLike
 
 
-def check_between(
-    log: CaptureLog, lower: Antichain | None, upper: Antichain | None, *, what: str | None = None
-) -> None:
+def check_between(log: LogCore, lower: Antichain | None, upper: Antichain | None, *, what: str | None = None) -> None:
     """Refuse a range of times of which a bound is no longer distinct from other times; the range of all times passes.
 
     Parameters
     ----------
-    log : CaptureLog
+    log : LogCore
     lower, upper : Antichain, optional
     what : str, optional
         For the error: what cannot be done; ``read log … from …`` unless given.
@@ -75,12 +73,12 @@ def check_between(
             log.check_may_read(needed_from(log.kind, bound, domain.minimum), what=said)
 
 
-def seen_rows(log: CaptureLog, table: pa.Table, since: Antichain | None = None) -> tuple[pa.Table, IntArray]:
+def seen_rows(log: LogCore, table: pa.Table, since: Antichain | None = None) -> tuple[pa.Table, IntArray]:
     """Return rows of a file of messages as the log has them now, and their times (invariant 6).
 
     Parameters
     ----------
-    log : CaptureLog
+    log : LogCore
     table : pyarrow.Table
         With the columns of times. Not modified.
     since : Antichain, optional
@@ -101,7 +99,7 @@ def seen_rows(log: CaptureLog, table: pa.Table, since: Antichain | None = None) 
 
 
 def read_rows(
-    log: CaptureLog,
+    log: LogCore,
     index: FileIndex,
     schema: pa.Schema,
     *,
@@ -115,7 +113,7 @@ def read_rows(
 
     Parameters
     ----------
-    log : CaptureLog
+    log : LogCore
     index : FileIndex
         The files.
     schema : pyarrow.Schema
@@ -168,7 +166,7 @@ def read_rows(
 
 
 def _range_of(
-    log: CaptureLog,
+    log: LogCore,
     path: str,
     schema: pa.Schema,
     low: Antichain | None,
@@ -189,7 +187,7 @@ def _range_of(
 
 
 def events_of(
-    log: CaptureLog, stream: str | None = None, *, positions: Mapping[str, int] | None = None
+    log: LogCore, stream: str | None = None, *, positions: Mapping[str, int] | None = None
 ) -> Iterator[tuple[StreamState, pa.Table]]:
     """Return each commit, by stream and in the order of its commits: state after it, and its messages.
 
@@ -198,11 +196,12 @@ def events_of(
 
     Parameters
     ----------
-    log : CaptureLog
+    log : LogCore
     stream : str, optional
         Only commits of this stream.
     positions : mapping of str to int, optional
-        By stream, the number of the first commit that is wanted; 0 for streams that are not named.
+        By stream, `#open` too, the number of the first commit that is wanted, as an earlier `LogCore.positions` gave
+        it; 0 for streams that are not named.
 
     Notes
     -----
@@ -239,9 +238,28 @@ def events_of(
 
 
 def frontier_at(
-    log: CaptureLog, *, seq: int | None = None, timestamp: str | dt.datetime | None = None, stream: str | None = None
+    log: LogCore, *, seq: int | None = None, timestamp: str | dt.datetime | None = None, stream: str | None = None
 ) -> Antichain:
-    """Return the frontier as it was. See `spark_timely.log.log.Log.frontier_at`."""
+    """Return the frontier as it was after a commit, or at a moment of the wall clock.
+
+    Parameters
+    ----------
+    log : LogCore
+    seq : int, optional
+        Number of a commit: each stream is taken after its commit of that number, or after its newest
+        where it has fewer.
+    timestamp : str or datetime, optional
+        Moment of the wall clock, such as ``"2013-06-12T08:00Z"`` or ``"us:1371024000000000"``: each stream is
+        taken after the last of its commits up to then.
+    stream : str, optional
+        The frontier of this stream alone.
+
+    Notes
+    -----
+    A stream that joined by a copy is counted in as soon as its donor's next commit is, whatever its
+    wall clock says: what a moment saw as complete was so.
+    """
+    log.states.check_untouched()
     attempt = f"could not look up a frontier of log {log.path!r}"
     check_whole(attempt, "seq", seq, least=0, optional=True)
     check_text(attempt, "stream", stream, optional=True)
@@ -268,12 +286,12 @@ def frontier_at(
     return Antichain.from_times(times[counts > 0], log.domain.arity)
 
 
-def check_remembered(log: CaptureLog, kind: str, bound: int, streams: tuple[str, ...] | None, *, what: str) -> None:
+def check_remembered(log: LogCore, kind: str, bound: int, streams: tuple[str, ...] | None, *, what: str) -> None:
     """Refuse to say what was before a commit number, or a moment, where the log has forgotten the commits of then.
 
     Parameters
     ----------
-    log : CaptureLog
+    log : LogCore
     kind : {"version", "timestamp"}
     bound : int
         As for `spark_timely.log.machine.history.History.before`.
@@ -311,7 +329,7 @@ def check_remembered(log: CaptureLog, kind: str, bound: int, streams: tuple[str,
     )
 
 
-def snapshot_of(log: CaptureLog, time: TimeLike) -> pa.Table:
+def snapshot_of(log: LogCore, time: TimeLike) -> pa.Table:
     """Return the contents of a collection at a closed time. See `spark_timely.log.log.Log.snapshot`."""
     if log.kind != "collection":
         msg = f"could not take a snapshot of log {log.path!r}: found kind={log.kind!r}"

@@ -38,15 +38,15 @@ from spark_timely.protocol.note import Note, joined_spans
 from spark_timely.protocol.policy import NO_TIME, OUT_OF_BOUNDS
 
 if TYPE_CHECKING:
+    from spark_timely.log.core import LogCore
     from spark_timely.log.rows import RowsLike
-    from spark_timely.log.streams import CaptureLog
 
 _log = masked_logger("spark_timely.log")
 _PATIENCE: Final = 20
 
 
 def resubmit(
-    log: CaptureLog,
+    log: LogCore,
     seq: int,
     rows: RowsLike | Callable[[pa.Table], RowsLike] | None,
     *,
@@ -77,7 +77,7 @@ def resubmit(
     raise AssertionError
 
 
-def resubmitted(log: CaptureLog, stream: str, /) -> tuple[tuple[int, int], ...]:
+def resubmitted(log: LogCore, stream: str, /) -> tuple[tuple[int, int], ...]:
     """Return the commits of a stream whose letters were resubmitted: first and last numbers.
 
     Notes
@@ -89,9 +89,9 @@ def resubmitted(log: CaptureLog, stream: str, /) -> tuple[tuple[int, int], ...]:
     return joined_spans(*(each.note.resubmitted for each in states if each.stream == stream))
 
 
-def _state(log: CaptureLog, stream: str, log_id: str | None, attempt: str) -> StreamState:
+def _state(log: LogCore, stream: str, log_id: str | None, attempt: str) -> StreamState:
     if log_id is not None and log_id != log.log_id:
-        msg = f"{attempt}: found log {log.log_id!r}{of_clone(log)}, the letters are of log {log_id!r}"
+        msg = f"{attempt}: found log {log.log_id!r}{of_clone(log.storage)}, the letters are of log {log_id!r}"
         raise RolledBackError(msg, hint="read the letters again: the log was replaced, and its commits are others")
     state = log.stream(stream)
     if state is None:
@@ -105,7 +105,7 @@ def _state(log: CaptureLog, stream: str, log_id: str | None, attempt: str) -> St
 
 
 def _rows(
-    log: CaptureLog,
+    log: LogCore,
     seq: int,
     rows: RowsLike | Callable[[pa.Table], RowsLike] | None,
     *,
@@ -151,7 +151,7 @@ def _rows(
     return found.drop_columns([name for name in own if name in found.column_names])
 
 
-def _check_origin(log: CaptureLog, rows: pa.Table, letters: pa.Table, attempt: str) -> None:
+def _check_origin(log: LogCore, rows: pa.Table, letters: pa.Table, attempt: str) -> None:
     """Refuse letters of another commit of this number, and those without a usable time that were given none.
 
     A copy of a log, or one that was restored, has the log's id, and numbers its commits alike: when a letter was
@@ -182,7 +182,7 @@ def _are_in(values: pa.ChunkedArray, known: pa.ChunkedArray, *, unlike: bool) ->
 
 
 def _append(
-    log: CaptureLog, state: StreamState, seq: int, rows: pa.Table, *, reason: str | None, attempt: str
+    log: LogCore, state: StreamState, seq: int, rows: pa.Table, *, reason: str | None, attempt: str
 ) -> CommitOutcome:
     writer = StreamWriter(log, state.stream, str(state.owner))
     why = f"resubmitted the dead letters of commit {seq}" + ("" if reason is None else f": {reason}")

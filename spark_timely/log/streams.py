@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -44,15 +44,10 @@ from spark_timely.protocol.rules import StreamCounts
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from spark_timely.log.files.format import LogFormat, LogKind
     from spark_timely.log.files.index import FileIndex, LiveFiles
-    from spark_timely.log.machine.judge import ForeignChange
-    from spark_timely.log.machine.state import CommitOutcome, CommitRequest
     from spark_timely.log.store.base import Store
-    from spark_timely.log.store.storage import Storage
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.arrays import BoolArray
-    from spark_timely.time.domain import TimeDomain
 
 logger = masked_logger(__name__)
 
@@ -62,105 +57,6 @@ T = TypeVar("T")
 def _is_its_own(state: StreamState) -> bool:
     """Whether a commit holds the micro-batch whose numbers it carries."""
     return state.note.batch is not None and state.note.batch.seq == state.seq
-
-
-class CaptureLog(Protocol):
-    """The interface of `spark_timely.log.log.Log` for the parts of a log."""
-
-    @property
-    def path(self) -> str:
-        """Where the log is."""
-
-    def now_us(self) -> int:
-        """Return the wall clock of this handle, in microseconds since the epoch, UTC."""
-
-    @property
-    def log_id(self) -> str:
-        """Identity of the log: another one in its place has another."""
-
-    @property
-    def storage(self) -> Storage:
-        """Access to the log's files."""
-
-    @property
-    def format(self) -> LogFormat:
-        """Columns and types of the log."""
-
-    @property
-    def domain(self) -> TimeDomain:
-        """Types of its times, and the minimum."""
-
-    @property
-    def kind(self) -> LogKind:
-        """`stream` or `collection`."""
-
-    @property
-    def version(self) -> int:
-        """Table version of the snapshot in use."""
-
-    @property
-    def accepted(self) -> tuple[str, ...]:
-        """Tokens of the changes by other programs that were accepted, in their order."""
-
-    def refresh(self) -> bool:
-        """Take notice of commits by others; return whether there were any."""
-
-    def streams(self) -> Mapping[str, StreamState]:
-        """Return the newest state of each stream."""
-
-    def stream(self, name: str) -> StreamState | None:
-        """Return the newest state of one stream, None if there is none of that name."""
-
-    def recorded(self, stream: str, batch: int, step: int | None = None) -> StreamState | None:
-        """Return the state right after the commit of a micro-batch, None if it is not in the log."""
-
-    def commits_of(self, wanted: Mapping[str, int]) -> dict[str, StreamState]:
-        """Return the states right after one commit each of some streams, without those that the snapshot lacks."""
-
-    def frontier(self) -> Antichain:
-        """Return the minimal times that any stream may still use."""
-
-    def since(self) -> Antichain:
-        """Return from where the log can be read."""
-
-    def check_may_read(self, needed: Antichain, *, what: str, consumer: str | None = None) -> None:
-        """Refuse an answer that needs what the log has forgotten; raises `SinceViolationError`."""
-
-    def bases(self) -> dict[str, int]:
-        """Return the streams whose first commits are forgotten, with the number of the first that is not."""
-
-    def has_forgotten(self, stream: str, seq: int) -> bool:
-        """Return whether a commit is one of those that are forgotten."""
-
-    def files(self) -> FileIndex:
-        """Return the files of messages. Call `look_into` before handing out rows of them."""
-
-    def look_into(self, chosen: Callable[[FileIndex], BoolArray] | None = None) -> None:
-        """Refuse to hand out rows of files in which others changed rows; raises `ForeignChangeError`."""
-
-    def foreign_changes(self) -> tuple[ForeignChange, ...]:
-        """Return what other programs changed, and nobody undid."""
-
-    def dead_files(self) -> FileIndex:
-        """Return the files of dead letters."""
-
-    def ledger_files(self) -> FileIndex:
-        """Return the files that say of messages and streams what progress does not."""
-
-    def progress(self) -> pa.Table:
-        """Return all progress rows, sorted by stream and seq."""
-
-    def live_paths(self, paths: Iterable[str]) -> set[str]:
-        """Return those of the paths that are part of the log, after a refresh."""
-
-    def check_writable(self) -> None:
-        """Refuse a log that can be read only; raises `LogFormatError`."""
-
-    def flush(self) -> None:
-        """Make the commits of the snapshot outlast a power cut."""
-
-    def commit(self, request: CommitRequest) -> CommitOutcome:
-        """Append files and progress to a stream, all or nothing."""
 
 
 class StreamStates:
@@ -495,7 +391,7 @@ class StreamStates:
         return rows
 
     def commits_of(self, wanted: Mapping[str, int]) -> dict[str, StreamState]:
-        """Return the states right after one commit each of some streams. See `spark_timely.log.log.Log.commits_of`."""
+        """Return the states right after one commit each of some streams. See `LogCore.commits_of`."""
         with self.lock:
             newest = self.newest()
             found = {name: newest[name] for name, seq in wanted.items() if name in newest and newest[name].seq == seq}
@@ -522,7 +418,7 @@ class StreamStates:
         }
 
     def holders(self, stream: str, seq: int) -> list[str]:
-        """Return the progress files that may hold a commit. See `spark_timely.log.log.Log.holders`."""
+        """Return the progress files that may hold a commit. As long as they are live it is there, if it was."""
         with self.lock:
             self.newest()
             return self._holders(stream, seq)
@@ -546,7 +442,7 @@ class StreamStates:
         return StreamCounts.from_arrays(times, counts, self.store.format.domain.arity)
 
     def progress(self) -> pa.Table:
-        """Return all progress rows, sorted by stream, seq and time. See `spark_timely.log.log.Log.progress`."""
+        """Return all progress rows, sorted by stream, seq and time. See `LogCore.progress`."""
         with self.lock:
             index = self.files("progress")
             paths = index.paths.tolist()
@@ -556,7 +452,7 @@ class StreamStates:
         return distinct_rows(self.store.format, rows)
 
     def recorded(self, stream: str, batch: int, step: int | None = None) -> StreamState | None:
-        """Return the state right after the commit of a micro-batch. See `spark_timely.log.log.Log.recorded`."""
+        """Return the state right after the commit of a micro-batch. See `LogCore.recorded`."""
         state = self.newest().get(stream)
         wanted = (batch, step or 0)
         if state is None or state.batch is None:
@@ -579,7 +475,7 @@ class StreamStates:
         return frozenset() if state is None else owners_of(self.progress(), state)
 
     def bases(self) -> dict[str, int]:
-        """Return the streams whose first commits are forgotten. See `spark_timely.log.log.Log.bases`."""
+        """Return the streams whose first commits are forgotten. See `LogCore.bases`."""
         with self.lock:
             if not self.store.format.forgets:
                 return {}

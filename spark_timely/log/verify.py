@@ -47,7 +47,7 @@ from spark_timely.time.arrays import IntArray, minimal, unique_times
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from spark_timely.log.streams import CaptureLog
+    from spark_timely.log.core import LogCore
     from spark_timely.time.antichain import Antichain
 
 
@@ -96,7 +96,7 @@ class VerifyReport:
         return self.digest
 
 
-def _check_relative(log: CaptureLog, since: Antichain) -> None:
+def _check_relative(log: LogCore, since: Antichain) -> None:
     """Refuse a hash relative to what the log has passed, or has not reached."""
     domain = log.domain
     what = f"compute the hash of log {log.path!r} relative to {domain.render_frontier(since)}"
@@ -147,12 +147,12 @@ class Tally:
             self.bounds[key], self.minima[key] = bounds, least
 
 
-def verify_log(log: CaptureLog, *, since: Antichain | None = None) -> VerifyReport:
+def verify_log(log: LogCore, *, since: Antichain | None = None) -> VerifyReport:
     """Check a log as a whole, and compute its canonical hash.
 
     Parameters
     ----------
-    log : CaptureLog
+    log : LogCore
     since : Antichain, optional
         Compute the hash of what the log says relative to it: of a stream of messages at times beyond it, of a
         collection of updates moved to it. That one is the same before and after the log has forgotten what is before.
@@ -226,7 +226,7 @@ def verify_log(log: CaptureLog, *, since: Antichain | None = None) -> VerifyRepo
     )
 
 
-def _unreadable(log: CaptureLog, state: CanonicalState, tally: Tally, problems: list[str]) -> VerifyReport:
+def _unreadable(log: LogCore, state: CanonicalState, tally: Tally, problems: list[str]) -> VerifyReport:
     """Return the report of a log whose progress cannot be read: as if no time was complete."""
     frontier = log.domain.minimum_frontier
     return VerifyReport(
@@ -244,13 +244,13 @@ def _unreadable(log: CaptureLog, state: CanonicalState, tally: Tally, problems: 
 
 
 def tally_of(
-    log: CaptureLog, states: Sequence[StreamState], also: Callable[[pa.Table, IntArray], None] | None = None
+    log: LogCore, states: Sequence[StreamState], also: Callable[[pa.Table, IntArray], None] | None = None
 ) -> tuple[Tally, list[str]]:
     """Count the messages of a log by commit; return what is missing or corrupt besides.
 
     Parameters
     ----------
-    log : CaptureLog
+    log : LogCore
     states : sequence of StreamState
         After each commit: of those that say a digest one is made.
     also : callable, optional
@@ -274,25 +274,25 @@ def tally_of(
     return tally, problems
 
 
-def judged_states(log: CaptureLog) -> list[StreamState]:
+def judged_states(log: LogCore) -> list[StreamState]:
     """Return the state after each commit all whose messages are there as they were written."""
     lasting = _lasting(log)
     return [state for state in states_by_seq(log.format, log.progress()) if lasting(state)]
 
 
-def accepted_states(log: CaptureLog) -> dict[tuple[str, int], StreamState]:
+def accepted_states(log: LogCore) -> dict[tuple[str, int], StreamState]:
     """Return commits as they say the messages that they have since a change of theirs was accepted."""
     newest_last = accepted_rows(log.format, ledger_tables(log.storage, log.format, log.ledger_files()))
     return {(state.stream, state.seq): state for rows in newest_last for state in states_by_seq(log.format, rows)}
 
 
-def _counts_alone(log: CaptureLog, states: Sequence[StreamState]) -> int:
+def _counts_alone(log: LogCore, states: Sequence[StreamState]) -> int:
     """Return how many commits have messages whose digest is not known, or is that of rows that have changed since."""
     lasting = _lasting(log)
     return sum(1 for one in states if one.rows and (digest_from(one.note.content) is None or not lasting(one)))
 
 
-def row_groups(log: CaptureLog, path: str, schema: pa.Schema) -> Iterator[pa.Table]:
+def row_groups(log: LogCore, path: str, schema: pa.Schema) -> Iterator[pa.Table]:
     """Iterate over the row groups of a file of the log, in a schema.
 
     Raises
@@ -310,7 +310,7 @@ def row_groups(log: CaptureLog, path: str, schema: pa.Schema) -> Iterator[pa.Tab
             yield in_schema(_row_group(file, group, names, log, path), schema)
 
 
-def _row_group(file: pq.ParquetFile, group: int, names: list[str], log: CaptureLog, path: str) -> pa.Table:
+def _row_group(file: pq.ParquetFile, group: int, names: list[str], log: LogCore, path: str) -> pa.Table:
     try:
         return file.read_row_group(group, columns=names)
     except BROKEN as error:
@@ -318,7 +318,7 @@ def _row_group(file: pq.ParquetFile, group: int, names: list[str], log: CaptureL
 
 
 def _check_stream(
-    log: CaptureLog,
+    log: LogCore,
     name: str,
     commits: list[StreamState],
     tally: Tally,
@@ -396,7 +396,7 @@ def _check_stream(
     return problems
 
 
-def _lasting(log: CaptureLog) -> Callable[[StreamState], bool]:
+def _lasting(log: LogCore) -> Callable[[StreamState], bool]:
     """Return what tells whether all messages of a commit are there as they were written (invariant 3)."""
     since = log.since()
     if not log.format.forgets:
@@ -411,9 +411,7 @@ def _lasting(log: CaptureLog) -> Callable[[StreamState], bool]:
     return lasting
 
 
-def _check_opening(
-    log: CaptureLog, name: str, first: StreamState, by_stream: dict[str, list[StreamState]]
-) -> list[str]:
+def _check_opening(log: LogCore, name: str, first: StreamState, by_stream: dict[str, list[StreamState]]) -> list[str]:
     """Return what is wrong with how a stream came to be."""
     if name == OPEN_STREAM:
         expected = StreamCounts.initial(log.domain.minimum, first.counts.total)

@@ -183,7 +183,7 @@ def idle_poll_s(logs: Sequence[Log], /) -> float:
 
     0.0 where a look is no request, and the interval need not grow.
     """
-    return 0.0 if all(log.storage.local for log in logs) else _IDLE_POLL_S
+    return 0.0 if all(log.core.storage.local for log in logs) else _IDLE_POLL_S
 
 
 def wait_for(

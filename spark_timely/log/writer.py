@@ -38,7 +38,6 @@ from spark_timely.errors import (
 )
 from spark_timely.log.admission import Admission, judge_rows
 from spark_timely.log.arguments import check_text, names_of
-from spark_timely.log.commit import discard_refused
 from spark_timely.log.files.format import conform
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, message_table, write_data_files
 from spark_timely.log.machine.decide import closed_stream, missing_stream
@@ -54,7 +53,7 @@ from spark_timely.time.arrays import IntArray, TimesLike, as_diffs, as_times, be
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spark_timely.log.streams import CaptureLog
+    from spark_timely.log.core import LogCore
     from spark_timely.protocol.note import Fence
     from spark_timely.time.domain import FrontierLike
 
@@ -145,7 +144,7 @@ class StreamWriter:
 
     Parameters
     ----------
-    log : CaptureLog
+    core : LogCore
     stream, owner : str
     target_file_size : int
         Bytes after which a new file is begun.
@@ -166,7 +165,7 @@ class StreamWriter:
 
     def __init__(
         self,
-        log: CaptureLog,
+        core: LogCore,
         stream: str,
         owner: str,
         *,
@@ -176,36 +175,36 @@ class StreamWriter:
         policy: Policy | None = None,
         digest_within: int | None = OF_COMMIT,
     ) -> None:
-        log.check_writable()
-        self.log = log
+        core.check_writable()
+        self.core = core
         self.stream = stream
         self.owner = owner
         self._target = target_file_size
         self._compression = compression
         self._missing = tuple(missing_columns)
         self._digest_within = digest_within
-        strict = Policy(log.domain, FrontierPolicy.HOLD)
+        strict = Policy(core.domain, FrontierPolicy.HOLD)
         self._policy = strict if policy is None else policy
         self._asks_clock = self._policy != strict
         # Of the newest commit that this writer knows: a log that has another id, or fewer commits, went back.
-        self._log_id, self._seq = log.log_id, -1
+        self._log_id, self._seq = core.log_id, -1
         # Appends without a key that may have happened, until they are repeated or cannot happen any more.
         self._unclear: list[_Unclear] = []
 
     def __repr__(self) -> str:
         """Return log, stream and owner: nothing that would have to be read."""
-        return f"{type(self).__name__}({shown(self.log.path)}, stream={self.stream!r}, owner={shown(self.owner)})"
+        return f"{type(self).__name__}({shown(self.core.path)}, stream={self.stream!r}, owner={shown(self.owner)})"
 
     @property
     def _attempt(self) -> str:
-        return f"could not append to stream {self.stream!r} of log {self.log.path!r}"
+        return f"could not append to stream {self.stream!r} of log {self.core.path!r}"
 
     @property
     def state(self) -> StreamState:
         """Newest state of the stream in the log's snapshot."""
-        state = self.log.stream(self.stream)
+        state = self.core.stream(self.stream)
         if state is None:
-            raise missing_stream(self.log.path, self.stream, self.log.streams())
+            raise missing_stream(self.core.path, self.stream, self.core.streams())
         return state
 
     @property
@@ -270,7 +269,7 @@ class StreamWriter:
         StorageError
             If the log cannot be reached. Unless `determinate`, the append may have happened: call it again.
         ClosedError, OwnershipError
-            As `CaptureLog.commit`.
+            As `LogCore.commit`.
 
         Notes
         -----
@@ -299,7 +298,7 @@ class StreamWriter:
         if advance_to is not None and progress is not None:
             msg = f"{self._attempt}: found both advance_to and progress"
             raise InvalidUsageError(msg, hint="give one of them, or none")
-        self.log.refresh()
+        self.core.refresh()
         moves = _Progress(advance_to, progress)
         self._check_moves(moves)
         given = self._in_columns(self._given(rows, time_column))
@@ -315,7 +314,7 @@ class StreamWriter:
             moved_times, moved_deltas, note = self._lateness(state, judged.admission, note)
             p_times, deltas = moved_times, np.asarray(moved_deltas, np.int64)
         elif advance_to is not None:
-            p_times, deltas = self._downgrade(state, self.log.domain.parse_frontier(advance_to))
+            p_times, deltas = self._downgrade(state, self.core.domain.parse_frontier(advance_to))
         else:
             p_times, deltas = self._changes(progress)
         try:
@@ -351,9 +350,9 @@ class StreamWriter:
         SchemaMismatchError, InvalidUsageError, UnheldCapabilityError
             As `append`.
         """
-        given = self._in_columns(_Given(rows, self.log.domain.columns))
+        given = self._in_columns(_Given(rows, self.core.domain.columns))
         judged = self._judged(given, state)
-        times, deltas = _nothing(self.log.domain.arity)
+        times, deltas = _nothing(self.core.domain.arity)
         return self._commit(state, judged, times, deltas, reason, note=note)
 
     def _check_moves(self, moves: _Progress) -> None:
@@ -394,7 +393,7 @@ class StreamWriter:
             if repeated is None:
                 return None
         # The process that committed it may have died before it was on the disk.
-        self.log.flush()
+        self.core.flush()
         if repeated is not None:
             self._unclear.remove(repeated)
         self._seq = max(self._seq, self.state.seq)
@@ -405,7 +404,7 @@ class StreamWriter:
         state = self.state
         if state.owner != self.owner or state.batch is None or batch > state.batch:
             return False
-        done = self.log.recorded(self.stream, batch)
+        done = self.core.recorded(self.stream, batch)
         if done is None:
             self._check_remembered(batch, state)
             found = f"found batch={state.batch} in it, and none of this key"
@@ -415,29 +414,29 @@ class StreamWriter:
             found = f"found it with the same rows and other progress, {self._left(done)}"
         else:
             return True
-        msg = f"could not append batch={batch} to stream {self.stream!r} of log {self.log.path!r}: {found}"
+        msg = f"could not append batch={batch} to stream {self.stream!r} of log {self.core.path!r}: {found}"
         raise RolledBackError(
             msg,
             hint="give keys that increase; to repeat an append, give the key, the rows and the progress of the first"
             " time; to move the frontier further, append no rows under a new key, or call advance",
-            context={"path": self.log.path, "stream": self.stream, "batch": batch, "newest": state.batch},
+            context={"path": self.core.path, "stream": self.stream, "batch": batch, "newest": state.batch},
         )
 
     def _check_remembered(self, batch: int, state: StreamState) -> None:
         """Refuse a key that is forgotten: it is before the base of the stream, as the keys of an owner increase."""
-        base = self.log.commits_of({self.stream: self.log.bases().get(self.stream, -1)}).get(self.stream)
+        base = self.core.commits_of({self.stream: self.core.bases().get(self.stream, -1)}).get(self.stream)
         if base is None or base.epoch != state.epoch or base.batch is None or batch > base.batch:
             return
         msg = (
-            f"could not append batch={batch} to stream {self.stream!r} of log {self.log.path!r}: found no commit of "
+            f"could not append batch={batch} to stream {self.stream!r} of log {self.core.path!r}: found no commit of "
             f"this key, and those before seq={base.seq} forgotten"
         )
         raise SinceViolationError(
             msg,
             hint="leave the append out: it was made, unless its key was left out, which the log does not know any more;"
             f" new rows go under a key greater than batch={state.batch}",
-            since=self.log.domain.render_frontier(self.log.since()),
-            context={"path": self.log.path, "stream": self.stream, "batch": batch, "newest": state.batch},
+            since=self.core.domain.render_frontier(self.core.since()),
+            context={"path": self.core.path, "stream": self.stream, "batch": batch, "newest": state.batch},
         )
 
     def _happened(self, batch: int | None, given: _Rows, moves: _Progress) -> _Unclear | None:
@@ -448,14 +447,14 @@ class StreamWriter:
         table, digest = given.payload, self._digest(given)
         for each in list(self._unclear):
             if each.landed is None:
-                found = self.log.commits_of({self.stream: each.seq}).get(self.stream)
+                found = self.core.commits_of({self.stream: each.seq}).get(self.stream)
                 if found is None:
                     if each.digest == digest and (table.num_rows or moves.changes is not None):
                         self._check_not_forgotten(each)
                     continue  # a write under way may still take effect: the next commit excludes it
                 if found.note.attempt != each.attempt:
                     self._unclear.remove(each)
-                    discard_refused(self.log, each.files)
+                    self.core.discard_refused(each.files)
                     continue
                 each.landed = found
             if each.digest != digest:
@@ -471,7 +470,7 @@ class StreamWriter:
 
     def _check_not_forgotten(self, append: _Unclear) -> None:
         """Refuse an append whose first time may be among the forgotten commits: it would be there twice."""
-        if not self.log.has_forgotten(self.stream, append.seq):
+        if not self.core.has_forgotten(self.stream, append.seq):
             return
         msg = (
             f"{self._attempt}: found that the log has forgotten commit seq={append.seq}, which may have been an append "
@@ -480,29 +479,29 @@ class StreamWriter:
         raise SinceViolationError(
             msg,
             hint="read the log to see whether they are there; to append them all the same, take another writer",
-            since=self.log.domain.render_frontier(self.log.since()),
-            context={"path": self.log.path, "stream": self.stream, "seq": append.seq},
+            since=self.core.domain.render_frontier(self.core.since()),
+            context={"path": self.core.path, "stream": self.stream, "seq": append.seq},
         )
 
     def _left(self, done: StreamState) -> str:
-        return f"which left the stream at {self.log.domain.render_frontier(done.frontier)}"
+        return f"which left the stream at {self.core.domain.render_frontier(done.frontier)}"
 
     def _other_append(self, done: StreamState, found: str) -> RolledBackError:
         return RolledBackError(
             f"{self._attempt}: found these rows there, of an append with an unclear outcome at seq={done.seq} {found}",
             hint="repeat the append as it was the first time, to learn that it is there, and then call advance to move"
             " the frontier further; to append equal rows once more, take another writer",
-            context={"path": self.log.path, "stream": self.stream, "seq": done.seq},
+            context={"path": self.core.path, "stream": self.stream, "seq": done.seq},
         )
 
     def _changes(self, progress: tuple[TimesLike, npt.ArrayLike] | None) -> tuple[IntArray, npt.NDArray[np.int64]]:
         """Return changes of counts that were given as arrays; none if there are none."""
         if progress is None:
-            return _nothing(self.log.domain.arity)
+            return _nothing(self.core.domain.arity)
         if not isinstance(progress, list | tuple) or len(progress) != 2:
             msg = f"{self._attempt}: found progress={shown(progress)}"
             raise InvalidUsageError(msg, hint="give times and changes of their counts: progress=([3, 5], [-1, 1])")
-        times = as_times(progress[0], self.log.domain.arity)
+        times = as_times(progress[0], self.core.domain.arity)
         return times, as_diffs(progress[1], len(times))
 
     def _progressed(self, done: StreamState, moves: _Progress) -> bool:
@@ -510,7 +509,7 @@ class StreamWriter:
         if self._policy.frontier is FrontierPolicy.BOUNDED:
             return True  # the rows made it
         if moves.advance_to is not None:
-            times, deltas = downgrade_to(done.before, self.log.domain.parse_frontier(moves.advance_to))
+            times, deltas = downgrade_to(done.before, self.core.domain.parse_frontier(moves.advance_to))
         else:
             times, deltas = self._changes(moves.changes)
         # What the commit left, without what was to be left: nothing.
@@ -557,15 +556,15 @@ class StreamWriter:
             If `upper` is not beyond `expected`, or a row's time is beyond `upper`.
         """
         check_text(self._attempt, "reason", reason)
-        domain = self.log.domain
+        domain = self.core.domain
         want, after = domain.parse_frontier(expected), domain.parse_frontier(upper)
-        self.log.refresh()
+        self.core.refresh()
         given = self._in_columns(self._given(rows, time_column))
         state = self.state
         if state.frontier != want:
             raise self._moved(want, state.frontier)
         if state.closed:
-            raise closed_stream(self.log.path, self.stream)
+            raise closed_stream(self.core.path, self.stream)
         p_times, deltas = self._downgrade(state, after)
         judged = self._judged(given, state)
         times = judged.times
@@ -574,7 +573,7 @@ class StreamWriter:
             row = int(np.flatnonzero(late)[0])
             at = tuple(times[row].tolist())
             msg = (
-                f"could not append to stream {self.stream!r} of log {self.log.path!r}: found "
+                f"could not append to stream {self.stream!r} of log {self.core.path!r}: found "
                 f"time={domain.render_time(at)!r} in row={row}, beyond upper={domain.render_frontier(after)}"
             )
             raise NotBeyondError(
@@ -631,7 +630,7 @@ class StreamWriter:
         NotBeyondError
             If `upper` is not beyond the expected state's frontier.
         """
-        p_times, deltas = self._downgrade(expected, self.log.domain.parse_frontier(upper))
+        p_times, deltas = self._downgrade(expected, self.core.domain.parse_frontier(upper))
         return self._request(expected, files, p_times, deltas, reason, note or Note(), plans=plans, fence=fence)
 
     def advance(self, frontier: FrontierLike, *, reason: str = "advance") -> CommitOutcome:
@@ -648,12 +647,12 @@ class StreamWriter:
         NotBeyondError
             If the frontier is not beyond the stream's present one.
         """
-        check_text(f"could not advance stream {self.stream!r} of log {self.log.path!r}", "reason", reason)
-        target = self.log.domain.parse_frontier(frontier)
-        self.log.refresh()
+        check_text(f"could not advance stream {self.stream!r} of log {self.core.path!r}", "reason", reason)
+        target = self.core.domain.parse_frontier(frontier)
+        self.core.refresh()
         self._check_kept(self.state)
         if self._is_at(target):
-            self.log.flush()
+            self.core.flush()
             return CommitOutcome(committed=False, state=self.state)
         state = self._writable()
         p_times, deltas = self._downgrade(state, target)
@@ -673,38 +672,38 @@ class StreamWriter:
 
     def close(self, *, reason: str = "close") -> StreamState:
         """Say that nothing follows at all. Does nothing on a closed stream."""
-        check_text(f"could not close stream {self.stream!r} of log {self.log.path!r}", "reason", reason)
-        self.log.refresh()
+        check_text(f"could not close stream {self.stream!r} of log {self.core.path!r}", "reason", reason)
+        self.core.refresh()
         if self.state.closed:
-            self.log.flush()
+            self.core.flush()
             return self.state
-        return self.advance(Antichain.empty(self.log.domain.arity), reason=reason).state
+        return self.advance(Antichain.empty(self.core.domain.arity), reason=reason).state
 
     def _writable(self) -> StreamState:
         state = self.state
         self._check_kept(state)
         if state.closed:
-            raise closed_stream(self.log.path, self.stream)
+            raise closed_stream(self.core.path, self.stream)
         return state
 
     def _check_kept(self, state: StreamState) -> None:
         """Refuse a log that lacks what this writer has appended."""
-        if self.log.log_id != self._log_id or state.seq < self._seq:
+        if self.core.log_id != self._log_id or state.seq < self._seq:
             msg = (
-                f"could not append to stream {self.stream!r} of log {self.log.path!r}: found log {self.log.log_id!r} at"
-                f" seq={state.seq}, this writer left log {self._log_id!r} at seq={self._seq}"
+                f"{self._attempt}: found log {self.core.log_id!r} at seq={state.seq}, this writer left log"
+                f" {self._log_id!r} at seq={self._seq}"
             )
             raise RolledBackError(
                 msg,
                 hint="append the rows again with a new writer: the log was restored or replaced, and rows that this one"
                 " appended are gone",
-                context={"path": self.log.path, "stream": self.stream},
+                context={"path": self.core.path, "stream": self.stream},
             )
 
     def _moved(self, expected: Antichain, current: Antichain) -> UpperMismatchError:
-        domain = self.log.domain
+        domain = self.core.domain
         return UpperMismatchError(
-            f"could not append to stream {self.stream!r} of log {self.log.path!r}: expected upper "
+            f"could not append to stream {self.stream!r} of log {self.core.path!r}: expected upper "
             f"{domain.render_frontier(expected)}, found {domain.render_frontier(current)}",
             hint="read the upper again and drop rows that are not beyond it",
             expected=expected.to_json(),
@@ -713,9 +712,9 @@ class StreamWriter:
 
     def _downgrade(self, state: StreamState, frontier: Antichain) -> tuple[IntArray, npt.NDArray[np.int64]]:
         if not state.frontier.less_equal_frontier(frontier):
-            domain = self.log.domain
+            domain = self.core.domain
             msg = (
-                f"could not advance stream {self.stream!r} of log {self.log.path!r} to "
+                f"could not advance stream {self.stream!r} of log {self.core.path!r} to "
                 f"{domain.render_frontier(frontier)}: found it at {domain.render_frontier(state.frontier)}"
             )
             raise NotBeyondError(
@@ -729,14 +728,14 @@ class StreamWriter:
     def _given(self, rows: RowsLike, time_column: str | Sequence[str] | None) -> _Given:
         """Return rows as a table, with the names of their time columns; refuse what is neither."""
         if time_column is None:
-            names = self.log.domain.columns
+            names = self.core.domain.columns
         else:
             names = names_of(self._attempt, "time_column", time_column)
-        return _Given(table_of(rows, self.log.format, attempt=self._attempt), names)
+        return _Given(table_of(rows, self.core.format, attempt=self._attempt), names)
 
     def _in_columns(self, given: _Given) -> _Rows:
         """Return rows in the columns of the log; refuse those that do not fit."""
-        form = self.log.format
+        form = self.core.format
         table, names = given
         absent = [n for n in names if n not in table.schema.names]
         if absent:
@@ -759,7 +758,7 @@ class StreamWriter:
 
     def _judged(self, rows: _Rows, state: StreamState) -> _Judged:
         """Judge rows by what the stream holds; late ones that the writer refuses are left for the log's own check."""
-        form, policy = self.log.format, self._policy
+        form, policy = self.core.format, self._policy
         table, names = rows.given
         admission = judge_rows(
             policy,
@@ -767,7 +766,7 @@ class StreamWriter:
             table,
             names,
             # A writer that refuses whatever is odd needs no clock.
-            at=self.log.now_us() if self._asks_clock else 0,
+            at=self.core.now_us() if self._asks_clock else 0,
             stream=self.stream,
             held_by=HeldBy(mover=state.note.mover),
             late_refused=False,
@@ -781,7 +780,7 @@ class StreamWriter:
 
     def _digest(self, rows: _Rows) -> str:
         """Return the digest of rows as the log keeps them, whatever becomes of them and in whatever commit."""
-        form = self.log.format
+        form = self.core.format
         found = form.domain.read_columns(*rows.given)
         table = message_table(form, rows.payload, found.times, self.stream, 0, rows.diffs)
         bad = found.null | found.outside
@@ -804,7 +803,7 @@ class StreamWriter:
         fence: Fence | None = None,
         rows: _Rows | None = None,
     ) -> CommitOutcome:
-        log = self.log
+        log = self.core
         # Judged before anything is written, so that a refusal leaves no file behind.
         if judged is not None and len(judged.times):
             self._check_messages(state, judged.times)
@@ -841,7 +840,7 @@ class StreamWriter:
     def _check_messages(self, state: StreamState, times: IntArray) -> None:
         """Refuse messages at times that the stream does not hold, with the cause where it is known."""
         try:
-            check_messages(state.counts, times, stream=self.stream, seq=state.seq + 1, domain=self.log.domain)
+            check_messages(state.counts, times, stream=self.stream, seq=state.seq + 1, domain=self.core.domain)
         except UnheldCapabilityError as error:
             late = times[~beyond(times, state.frontier.times)]
             if not late.shape[0]:
@@ -871,7 +870,7 @@ class StreamWriter:
         fence: Fence | None = None,
     ) -> CommitOutcome:
         """Commit; delete the files where that is refused, or another attempt of this key came first."""
-        log = self.log
+        log = self.core
         request = CommitRequest(
             stream=self.stream,
             owner=self.owner,
@@ -890,10 +889,10 @@ class StreamWriter:
             outcome = log.commit(request)
         except TimelyError as error:
             if not isinstance(error, StorageError) or error.determinate:
-                discard_refused(log, files)
+                log.discard_refused(files)
             raise
         if not outcome.committed:
-            discard_refused(log, files)
+            log.discard_refused(files)
         self._seq = max(self._seq, outcome.state.seq)
         return outcome
 

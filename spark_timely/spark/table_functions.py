@@ -73,7 +73,7 @@ class TimelyFrontiers:
         log = _opened(path, options, "timely_frontiers")
         upper = log.frontier()
         kinds = ", ".join(kind.value for kind in log.domain.types)
-        own = (_text(log, log.since()), _text(log, upper), log.kind, kinds, log.log_id)
+        own = (_text(log, log.since()), _text(log, upper), log.kind, kinds, log.core.log_id)
         states = list(log.streams().values())
         for state in states:
             frontier = state.frontier
@@ -93,7 +93,7 @@ class TimelyProgress:
     def eval(self, path: str | None, options: Mapping[str, str] | None = None) -> Iterator[tuple[Any, ...]]:
         """Yield the rows; arguments and errors as of `TimelyFrontiers.eval`."""
         log = _opened(path, options, "timely_progress")
-        progress, domain = log.progress(), log.domain
+        progress, domain = log.core.progress(), log.domain
         times = domain.from_columns(progress).tolist()
         names = ("_stream", "_seq", "_delta", "_count", "_at", "_reason", "_query", "_batch", "_rows")
         columns = [progress[name].to_pylist() for name in names]

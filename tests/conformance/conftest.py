@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_timely.log import log as logs
+from spark_timely.log import core
 from spark_timely.log.store import delta as delta_store
 from tests.conformance.logs import KINDS, LogMaker
 
@@ -32,7 +32,7 @@ def _upkeep_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         job()
         return True
 
-    monkeypatch.setattr(logs, "run_aside", run)
+    monkeypatch.setattr(core, "run_aside", run)
 
 
 @pytest.fixture

@@ -47,17 +47,19 @@ class LogMaker:
 
     def another(self, log: Log) -> Log:
         """Return a second handle on the same log, as another process would have."""
-        store = log.store.inner if isinstance(log.store, UnreliableStore) else log.store
+        store = log.core.store.inner if isinstance(log.core.store, UnreliableStore) else log.core.store
         if isinstance(store, MemoryStore):
-            return self._wrapped(MemoryLog(MemoryStore(store.table), clock=log._clock, merge_every=log.merge_every))
-        options: dict[str, Any] = {"clock": log._clock, "merge_every": log.merge_every}
+            return self._wrapped(
+                MemoryLog(MemoryStore(store.table), clock=log.core.clock, merge_every=log.core.merge_every)
+            )
+        options: dict[str, Any] = {"clock": log.core.clock, "merge_every": log.core.merge_every}
         return self._wrapped(open_log(log.path, storage_options=self.storage_options, **options))
 
     def _wrapped(self, log: Log) -> Log:
         if self.kind.startswith("unreliable"):
             self.seed += 1
             # Failures that are reported are tried again three times; more would be the caller's.
-            log.store = UnreliableStore(log.store, seed=self.seed, happens=0.75, reports_failure=0.25)
+            log.core.store = UnreliableStore(log.core.store, seed=self.seed, happens=0.75, reports_failure=0.25)
         return log
 
 
@@ -74,31 +76,31 @@ def clock() -> ManualClock:
 
 def stored(log: Log) -> set[str]:
     """All files below the log that are not the table's own."""
-    names = [n for n in log.storage.names() if n.startswith("_event=")]
-    return {f"{d}/{n}" for d in names for n in log.storage.names(d)}
+    names = [n for n in log.core.storage.names() if n.startswith("_event=")]
+    return {f"{d}/{n}" for d in names for n in log.core.storage.names(d)}
 
 
 def frozen(log: Log) -> tuple[Any, ...]:
     log.refresh()
-    return log.version, stored(log), log.frontier(), log.counts()
+    return log.core.version, stored(log), log.frontier(), log.core.counts()
 
 
 def written(log: Log, pairs: list[tuple[int, int]], seq: int, stream: str = "main") -> list[DataFile]:
     table = rows(*pairs)
     times = log.domain.from_columns(table)
-    whole = message_table(log.format, table.select(["v"]), times, stream, seq)
-    return write_data_files(log.storage, whole, times, stream=stream, seq=seq, domain=log.domain)
+    whole = message_table(log.core.format, table.select(["v"]), times, stream, seq)
+    return write_data_files(log.core.storage, whole, times, stream=stream, seq=seq, domain=log.domain)
 
 
 def batch(log: Log, number: int | None, pairs: list[tuple[int, int]], to: int | None, **more: Any) -> Any:
     """Commit a micro-batch: messages, then one capability moved from where it is to `to`."""
-    state = log.stream("main")
+    state = log.core.stream("main")
     assert state is not None
     progress = NOTHING
     if to is not None:
         held = state.counts if "held" not in more else more.pop("held")
         progress = (np.array([[held.times[0, 0]], [to]]), np.array([-1, 1]))
-    return log.commit(
+    return log.core.commit(
         CommitRequest("main", "query", *progress, batch=number, files=written(log, pairs, state.seq + 1), **more)
     )
 

@@ -43,7 +43,7 @@ def placed(originals: dict[str, Path], tmp_path: Path) -> Callable[[str], Log]:
     def place(kind: str) -> Log:
         shutil.copytree(originals[kind], tmp_path / kind)
         log = open_log(str(tmp_path / kind / "log"))
-        log.merge_every = None
+        log.core.merge_every = None
         return log
 
     return place
@@ -78,7 +78,7 @@ class Query:
         begin = planner.initial() if self.offset is None else self.offset
         end = planner.latest(begin)
         splits = planner.plan(begin, end)
-        found = [batch for split in splits for batch in read_split(split, layout, storage=log.storage)]
+        found = [batch for split in splits for batch in read_split(split, layout, storage=log.core.storage)]
         self.seen += contents(pa.Table.from_batches(found, layout.schema))
         self.offset = end
 
@@ -216,7 +216,7 @@ def test_two_changes_one_after_the_other(placed: Callable[[str], Log]) -> None:
         DeltaTable(log.path).delete(f"_event = 'message' and _time = {time} and _stream = 'a'")
         tokens.append(token_of(log.path))
         open_log(log.path).accept_change(tokens[-1])
-    assert open_log(log.path).accepted == tuple(tokens)
+    assert open_log(log.path).core.accepted == tuple(tokens)
     with pytest.raises(DataLossError, match=f"as '{tokens[1]}'.*4 messages less, at times from 4 to 5"):
         query.run(accept_change=tokens[0])
     query.run(accept_change=tokens[1])
@@ -225,12 +225,12 @@ def test_two_changes_one_after_the_other(placed: Callable[[str], Log]) -> None:
 
 def test_position_is_refused_once_the_accepted_is_restored(placed: Callable[[str], Log]) -> None:
     log, query = placed("stream"), Query("")
-    query.path, whole = log.path, log.version
+    query.path, whole = log.path, log.core.version
     DeltaTable(log.path).delete("_event = 'message' and _time = 5")
     open_log(log.path).accept_change(token_of(log.path))
     query.run()
     DeltaTable(log.path).restore(whole)
-    assert open_log(log.path).accepted == ()
+    assert open_log(log.path).core.accepted == ()
     assert contents(open_log(log.path).messages()) == contents(log.messages())
     with pytest.raises(DataLossError, match="without accepted change 1"):
         query.run()
@@ -261,7 +261,7 @@ def test_messages_of_no_commit_are_to_be_deleted_first(placed: Callable[[str], L
         open_log(log.path).accept_change(token_of(log.path))
     DeltaTable(log.path).delete("_event = 'message' and _seq >= 999")
     before = contents(log.messages())
-    if open_log(log.path).foreign_changes():
+    if open_log(log.path).core.foreign_changes():
         open_log(log.path).accept_change(token_of(log.path))
     assert contents(open_log(log.path).messages()) == before
 
@@ -284,13 +284,13 @@ def test_what_ended_between_its_commits_is_done_again(
     token = token_of(log.path)
     dying = open_log(log.path)
     with monkeypatch.context() as patch:
-        patch.setattr(type(dying.store), "change_facts", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(type(dying.core.store), "change_facts", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             dying.accept_change(token)
     assert token_of(log.path) == token
     # The entries go: what was written down for a token that was not accepted counts for nothing.
     clean_up(log.path)
-    assert open_log(log.path).foreign_changes()
+    assert open_log(log.path).core.foreign_changes()
     open_log(log.path).accept_change(token_of(log.path))
     assert not open_log(log.path).verify().problems
 

@@ -18,6 +18,7 @@ from spark_timely.errors import DataLossError, LogDamagedError, StorageError
 from spark_timely.log import Log, compaction
 from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.machine.state import CommitRequest
+from spark_timely.log.reader import events_of
 from tests.conformance.logs import NOTHING, LogMaker, frozen, rows
 from tests.unit.sink.driver import SinkDriver
 from tests.unit.sink.driver import rows as sink_rows
@@ -39,11 +40,11 @@ def test_files_stay_few_and_nothing_changes(maker: LogMaker) -> None:
     merged, plain = maker.create(merge_every=10), maker.create(merge_every=10, auto_compact=False)
     for log in (merged, plain):
         trickle(log, 93)
-    assert len(plain.files()) == 93
-    assert len(plain.progress_files()) < 30, "progress is merged all the same"
-    assert len(merged.files()) < 30
+    assert len(plain.core.files()) == 93
+    assert len(plain.core.progress_files()) < 30, "progress is merged all the same"
+    assert len(merged.core.files()) < 30
     assert merged.verify().digest == plain.verify().digest
-    assert [s.n_rows for s, _ in merged.events()] == [s.n_rows for s, _ in plain.events()]
+    assert [s.n_rows for s, _ in events_of(merged.core)] == [s.n_rows for s, _ in events_of(plain.core)]
 
 
 def test_files_of_open_times_are_left_alone_until_they_are_many(maker: LogMaker) -> None:
@@ -51,7 +52,7 @@ def test_files_of_open_times_are_left_alone_until_they_are_many(maker: LogMaker)
     writer = log.writer(owner="me")
     for i in range(1, 26):
         writer.append(rows((i, i)), advance_to=max(0, i - 8))
-    index = log.files()
+    index = log.core.files()
     done = ~log.frontier().beyond(index.max_times)
     assert (index.rows[~done] == 1).all(), "a replay that keeps up still has to read these"
     assert (index.rows[done] > 1).any()
@@ -59,7 +60,7 @@ def test_files_of_open_times_are_left_alone_until_they_are_many(maker: LogMaker)
     writer = held.writer(owner="me")
     for i in range(1, 100):
         writer.append(rows((i, i)))
-    assert len(held.files()) < 60
+    assert len(held.core.files()) < 60
     assert held.verify().messages == 99
 
 
@@ -93,13 +94,13 @@ def test_merge_that_fails_leaves_the_commit_alone(
         broken.setattr(compaction, "_merge_data", fail)
         trickle(log, 25)
     assert log.verify().messages == 50
-    state = log.stream("main")
+    state = log.core.stream("main")
     assert state is not None
     trickle(maker.another(log), 0)
     writer = maker.another(log).writer(owner="me")
     for i in range(26, 41):
         writer.append(rows((i + 5, i)), advance_to=i)
-    assert len(maker.another(log).files()) < 25, "tried again later"
+    assert len(maker.another(log).core.files()) < 25, "tried again later"
 
 
 def test_lost_race_is_tried_later(maker: LogMaker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +108,7 @@ def test_lost_race_is_tried_later(maker: LogMaker, monkeypatch: pytest.MonkeyPat
     other = maker.another(log).writer("other", owner="other")
     count = iter(range(1000))
     # Of the class: a merge may have a handle of its own.
-    transact = type(log.store).transact
+    transact = type(log.core.store).transact
     busy = [True]
 
     def raced(store: Any, adds: Any, apps: Any, **more: Any) -> None:
@@ -117,16 +118,16 @@ def test_lost_race_is_tried_later(maker: LogMaker, monkeypatch: pytest.MonkeyPat
             busy[0] = True
         transact(store, adds, apps, **more)
 
-    monkeypatch.setattr(type(log.store), "transact", raced)
+    monkeypatch.setattr(type(log.core.store), "transact", raced)
     writer = log.writer("main", owner="me")
     for i in range(1, 31):
         writer.append(rows((i, i)), advance_to=i)
-    assert len(log.files().select(log.files().stream_lo == "main")) == 30, "somebody was first each time"
+    assert len(log.core.files().select(log.core.files().stream_lo == "main")) == 30, "somebody was first each time"
     busy[0] = False
     for i in range(31, 41):
         writer.append(rows((i, i)), advance_to=i)
     log.refresh()  # where the merge was made by a handle of its own
-    index = log.files()
+    index = log.core.files()
     # The other stream holds the log's frontier at the minimum: only because they are many.
     assert (index.stream_lo == "main").sum() < 40
     assert log.verify().legal
@@ -139,8 +140,8 @@ def test_sink_takes_the_option(tmp_path: Path, choice: str) -> None:
         query.run([sink_rows([i], i)])
     log = query.log()
     # The opening is commit 0: one merge, after the hundredth.
-    assert (len(log.files()) < 10) == (choice == "inline")
-    assert len(log.files()) == 101 or choice == "inline"
+    assert (len(log.core.files()) < 10) == (choice == "inline")
+    assert len(log.core.files()) == 101 or choice == "inline"
     assert log.verify().messages == 101
 
 
@@ -154,7 +155,7 @@ def test_replay_in_flight_survives_a_merge_and_a_vacuum(tmp_path: Path) -> None:
 
     def read(splits: Any) -> list[int]:
         layout = planner().layout
-        batches = [b for s in splits for b in read_split(s, layout, storage=log.storage, pause=lambda _: None)]
+        batches = [b for s in splits for b in read_split(s, layout, storage=log.core.storage, pause=lambda _: None)]
         return sorted(value for batch in batches for value in batch.column("v").to_pylist())
 
     first = planner()
@@ -165,7 +166,7 @@ def test_replay_in_flight_survives_a_merge_and_a_vacuum(tmp_path: Path) -> None:
     writer = log.writer(owner="me")
     for i in range(10, 31):
         writer.append(rows((i + 5, i)), advance_to=i)
-    live = set(log.files().paths.tolist())
+    live = set(log.core.files().paths.tolist())
     used = {piece.path for split in planned for piece in split.pieces}
     assert used - live, "what was planned was merged meanwhile"
     assert read(planned) == expected
@@ -184,14 +185,16 @@ def test_replay_in_flight_survives_a_merge_and_a_vacuum(tmp_path: Path) -> None:
 
 def strange(log: Log, columns: pa.Schema, value: Any, at: int) -> None:
     """Commit a file with a column that the log lacks, as one is left behind where the entry of a column was lost."""
-    state = log.stream("main")
+    state = log.core.stream("main")
     assert state is not None
-    form = log.format.extended(columns)
+    form = log.core.format.extended(columns)
     times = np.array([[at]])
     payload = pa.table({"v": [at], columns.names[0]: pa.array([value], columns.types[0])})
     whole = message_table(form, payload, times, "main", state.seq + 1)
     where: dict[str, Any] = {"stream": "main", "seq": state.seq + 1, "domain": log.domain}
-    log.commit(CommitRequest("main", "me", *NOTHING, files=write_data_files(log.storage, whole, times, **where)))
+    log.core.commit(
+        CommitRequest("main", "me", *NOTHING, files=write_data_files(log.core.storage, whole, times, **where))
+    )
 
 
 @pytest.mark.parametrize("inline", [False, True])
@@ -209,7 +212,7 @@ def test_file_with_a_column_that_the_log_lacks_is_not_merged(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(compaction, "_HELD", 1)
             writer.append(rows((4, 4)))
-        (problem,) = log.upkeep_problems()
+        (problem,) = log.core.upkeep_problems()
         assert "could not merge file" in problem
         assert "found columns=['note'] that the log lacks" in caplog.text  # whole, however long the path is
     else:
@@ -218,9 +221,9 @@ def test_file_with_a_column_that_the_log_lacks_is_not_merged(
         with pytest.raises(LogDamagedError, match=r"found columns=\['note'\] that the log lacks.*log.add_columns"):
             log.compact()
         assert frozen(log) == before
-    assert len(log.files()) == 4
+    assert len(log.core.files()) == 4
     log.add_columns(columns)
     log.refresh()
     assert log.compact().merges
     assert log.messages(columns=["v", "note"]).to_pylist()[2] == {"v": 3, "note": "hello"}
-    assert len(log.files()) == 1
+    assert len(log.core.files()) == 1

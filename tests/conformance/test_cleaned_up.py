@@ -92,7 +92,7 @@ def test_what_is_missing_or_too_much_is_refused(tmp_path: Path, kind: str, name:
     live = open_log(log.path)
     assert live.messages().num_rows
     clean_up(log.path)
-    assert not open_log(log.path).foreign_changes(), "what is whole is believed"
+    assert not open_log(log.path).core.foreign_changes(), "what is whole is believed"
     DEEDS[name](DeltaTable(log.path))
     clean_up(log.path)
     for handle in (live, open_log(log.path)):
@@ -105,7 +105,7 @@ def test_what_is_missing_or_too_much_is_refused(tmp_path: Path, kind: str, name:
 def test_a_stream_that_joined_and_is_gone_is_missed(tmp_path: Path) -> None:
     log = create_log(str(tmp_path / "log"), SCHEMA, minimum=(0,), merge_every=None)
     log.writer("a", owner="me").append([{"_time": 3, "v": 1}], advance_to=2)
-    log.open_stream("b", owner="me", donor="a")
+    log.core.open_stream("b", owner="me", donor="a")
     log.writer("a", owner="me").append([], advance_to=9)
     assert log.frontier().elements == ((2,),)
     clean_up(log.path)
@@ -129,14 +129,14 @@ def test_own_upkeep_leaves_the_sum_as_it_is(tmp_path: Path, upkeep: str) -> None
         pa.table({"_time": [9], "v": [1], **({"_diff": [1]} if log.kind == "collection" else {})}), advance_to=9
     )
     clean_up(log.path)
-    assert not open_log(log.path).foreign_changes()
+    assert not open_log(log.path).core.foreign_changes()
     DeltaTable(log.path).optimize.compact()
     clean_up(log.path)
-    assert not open_log(log.path).foreign_changes()
+    assert not open_log(log.path).core.foreign_changes()
     assert not open_log(log.path).verify().problems
     DeltaTable(log.path).delete("_event = 'message' AND v = 1")
     clean_up(log.path)
-    assert open_log(log.path).foreign_changes()
+    assert open_log(log.path).core.foreign_changes()
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ def test_an_entry_that_is_there_is_judged(tmp_path: Path, changes: Any, where: s
     DeltaTable(log.path).update(changes, predicate=where)
     if appends and "v" in changes:
         open_log(log.path).writer("a", owner="me").append([], advance_to=7)
-    before = open_log(log.path).foreign_changes()
+    before = open_log(log.path).core.foreign_changes()
     clean_up(log.path, below=whole)
-    found = open_log(log.path).foreign_changes()
+    found = open_log(log.path).core.foreign_changes()
     assert [(each.version, each.operation) for each in found] == [(whole + 1, "UPDATE")]
     assert found[0].token == before[0].token
     with pytest.raises(ForeignChangeError, match=f"TO VERSION AS OF {whole}"):
@@ -172,10 +172,10 @@ def test_what_is_put_back_by_hand_is_whole(tmp_path: Path) -> None:
     DeltaTable(log.path).delete("_event = 'message' AND v = 52")
     other = rows.set_column(rows.schema.get_field_index("_diff"), "_diff", pa.array([2], pa.int64()))
     write_deltalake(log.path, other, mode="append")
-    assert open_log(log.path).foreign_changes()
+    assert open_log(log.path).core.foreign_changes()
     DeltaTable(log.path).delete("_event = 'message' AND v = 52")
     write_deltalake(log.path, rows, mode="append")
-    assert not open_log(log.path).foreign_changes()
+    assert not open_log(log.path).core.foreign_changes()
     assert not open_log(log.path).verify().problems
 
 
@@ -229,14 +229,14 @@ def test_files_that_go_while_they_are_looked_for_are_cleaned_up(
 
     monkeypatch.setattr(delta, "table_at", late)
     handle = open_log(log.path)
-    assert handle.store._files_at(handle.version - 1) is None  # type: ignore[attr-defined]
+    assert handle.core.store._files_at(handle.core.version - 1) is None  # type: ignore[attr-defined]
 
 
 def test_a_raised_log_counts_from_what_it_had(tmp_path: Path) -> None:
     log = filled(tmp_path, "stream")
-    facts = json.loads(log.format.facts())
+    facts = json.loads(log.core.format.facts())
     assert facts["before"] == [0, 0]
-    raised = log.format.raised(7, (24, 2))
+    raised = log.core.format.raised(7, (24, 2))
     assert json.loads(raised.facts())["before"] == [24, 2]
 
 
@@ -275,11 +275,11 @@ def test_files_that_a_vacuum_took_from_a_quiet_log_are_no_change(tmp_path: Path,
         clean_up(log.path)
         DeltaTable(log.path).optimize.z_order(["_seq"])
         DeltaTable(log.path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-        assert not open_log(log.path).foreign_changes()
+        assert not open_log(log.path).core.foreign_changes()
         assert open_log(log.path).messages().num_rows == before
     DeltaTable(log.path).delete("_event = 'message' AND v = 52")
     clean_up(log.path)
-    assert open_log(log.path).foreign_changes()
+    assert open_log(log.path).core.foreign_changes()
 
 
 def files_of(path: str, seq: int) -> list[str]:
@@ -320,7 +320,7 @@ def test_own_upkeep_looks_before_it_cleans_up(tmp_path: Path, reopened: bool) ->
         writer = open_log(log.path).writer("a", owner="me")
     for time_ in range(7, 60):
         writer.append(pa.table({"_time": [time_], "v": [1]}), advance_to=time_)
-    assert [each.operation for each in writer.log.foreign_changes()] == ["OPTIMIZE"]
+    assert [each.operation for each in writer.core.foreign_changes()] == ["OPTIMIZE"]
     with pytest.raises(ForeignChangeError):
         open_log(log.path).messages()
 

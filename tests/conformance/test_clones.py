@@ -64,14 +64,14 @@ def pair(tmp_path: Path) -> tuple[Log, Log]:
 
 def test_deep_clone_is_another_log_with_the_same_in_it(pair: tuple[Log, Log]) -> None:
     source, made = pair
-    assert made.log_id != source.log_id
+    assert made.core.log_id != source.core.log_id
     assert made.verify().canonical_hash == source.verify().canonical_hash
     assert made.frontier() == source.frontier()
     made.writer(owner="me").append(pa.table({"_time": [7], "v": [7]}), advance_to=8)
     assert made.verify().legal
     assert made.frontier() != source.frontier()
-    assert of_clone(source) == ""
-    assert of_clone(made) == f", a clone of 'file:{source.path}' at version {source.version}"
+    assert of_clone(source.core.storage) == ""
+    assert of_clone(made.core.storage) == f", a clone of 'file:{source.path}' at version {source.core.version}"
 
 
 def by_source(source: Log, made: Log) -> None:
@@ -94,7 +94,7 @@ def by_letters(source: Log, made: Log) -> None:
 
 
 def by_resubmission(source: Log, made: Log) -> None:
-    resubmit(made, 1, None, stream="main", log_id=source.log_id, reason="")
+    resubmit(made.core, 1, None, stream="main", log_id=source.core.log_id, reason="")
 
 
 @pytest.mark.parametrize("read", [by_source, by_cut, by_letters, by_resubmission])
@@ -103,13 +103,15 @@ def test_who_knew_the_source_is_told_of_the_clone(pair: tuple[Log, Log], read: C
     with pytest.raises((DataLossError, RolledBackError)) as found:
         read(source, made)
     message = found.value.message
-    assert repr(source.log_id) in message or read is by_letters
-    assert f"{made.log_id!r}, a clone of 'file:{source.path}' at version" in message
+    assert repr(source.core.log_id) in message or read is by_letters
+    assert f"{made.core.log_id!r}, a clone of 'file:{source.path}' at version" in message
 
 
 def test_input_that_is_a_clone_is_named_so(pair: tuple[Log, Log]) -> None:
     source, made = pair
-    assert f"{made.log_id!r}, a clone of 'file:" in other_log(made.path, made.log_id, source.log_id, of_clone(made))
+    assert f"{made.core.log_id!r}, a clone of 'file:" in other_log(
+        made.path, made.core.log_id, source.core.log_id, of_clone(made.core.storage)
+    )
 
 
 def test_sink_with_a_checkpoint_of_the_source_names_it(tmp_path: Path) -> None:
@@ -120,7 +122,7 @@ def test_sink_with_a_checkpoint_of_the_source_names_it(tmp_path: Path) -> None:
     clone(path, tmp_path / "clone")
     shutil.move(path, tmp_path / "moved")
     shutil.move(tmp_path / "clone", path)
-    with refused(driver, RolledBackError, "found another log", f"a clone of 'file:{path}'", repr(before.log_id)):
+    with refused(driver, RolledBackError, "found another log", f"a clone of 'file:{path}'", repr(before.core.log_id)):
         driver.run([rows([11], 1)])
 
 
@@ -128,7 +130,7 @@ def test_copy_of_all_bytes_keeps_the_id(tmp_path: Path) -> None:
     source = filled(tmp_path / "log")
     shutil.copytree(tmp_path / "log", tmp_path / "copy")
     made = open_log(tmp_path / "copy")
-    assert (made.log_id, of_clone(made)) == (source.log_id, "")
+    assert (made.core.log_id, of_clone(made.core.storage)) == (source.core.log_id, "")
     at = cut([source])
     at.check_log(made)  # of the same history
     made.writer(owner="me").append(pa.table({"_time": [7], "v": [7]}), advance_to=8)

@@ -19,6 +19,7 @@ from spark_timely.errors import (
 from spark_timely.log import Log
 from spark_timely.log.log import create_log
 from spark_timely.log.machine.state import CommitRequest
+from spark_timely.log.reader import events_of
 from tests.conformance.logs import NOTHING, LogMaker, rows
 
 NOTE = pa.schema([("note", pa.string())])
@@ -59,7 +60,7 @@ def test_rows_before_and_without_a_new_column_have_nulls_there(maker: LogMaker) 
     second.append(rows((2, 30)), advance_to=3)
     maker.another(log).writer("b", owner="b").append(rows((3, 40)), advance_to=4)
     assert sorted(contents(log)) == [(1, 10, None), (2, 20, "x"), (2, 30, None), (3, 40, None)]
-    assert log.format.merged == ("note",)
+    assert log.core.format.merged == ("note",)
     assert log.schema.field("note").nullable
     assert log.verify().legal
 
@@ -82,11 +83,11 @@ def test_column_that_is_there_already_is_not_added_again(maker: LogMaker) -> Non
     log = maker.create()
     log.add_columns(NOTE)
     log.refresh()
-    version = log.version
+    version = log.core.version
     log.add_columns(NOTE)
     maker.another(log).add_columns(pa.schema([("NOTE", pa.string()), ("v", pa.int64())]))
     log.refresh()
-    assert (log.version, log.schema.names) == (version, ["v", "note"])
+    assert (log.core.version, log.schema.names) == (version, ["v", "note"])
 
 
 @pytest.mark.parametrize(
@@ -105,12 +106,12 @@ def test_column_that_is_there_already_is_not_added_again(maker: LogMaker) -> Non
 def test_column_that_a_log_cannot_have_is_refused(maker: LogMaker, columns: dict[str, pa.DataType], text: str) -> None:
     log = maker.create()
     log.refresh()
-    version = log.version
+    version = log.core.version
     with pytest.raises(SchemaMismatchError, match="hint: ") as found:
         log.add_columns(pa.schema(list(columns.items())))
     assert text in str(found.value)
     log.refresh()
-    assert (log.version, log.schema.names) == (version, ["v"])
+    assert (log.core.version, log.schema.names) == (version, ["v"])
 
 
 @pytest.mark.parametrize("maker", ["memory", "delta"], indirect=True)
@@ -215,7 +216,7 @@ def test_stream_taken_over_continues_without_its_former_owner(maker: LogMaker) -
         maker.another(log).writer(owner="old", takeover=True)
     log.refresh()
     assert log.messages()["v"].to_pylist() == [10, 20]
-    assert log.owners("main") == {"old", "new"}
+    assert log.core.owners("main") == {"old", "new"}
     assert log.verify().legal
 
 
@@ -227,21 +228,21 @@ def test_stream_that_is_not_there_is_opened_by_a_takeover(maker: LogMaker) -> No
 
 def test_micro_batch_of_another_owner_is_no_repetition(maker: LogMaker) -> None:
     log = maker.create()
-    log.open_stream("main", owner="old")
+    log.core.open_stream("main", owner="old")
     for number in range(3):
-        log.commit(CommitRequest("main", "old", *NOTHING, batch=number))
+        log.core.commit(CommitRequest("main", "old", *NOTHING, batch=number))
     first = CommitRequest("main", "new", *NOTHING, batch=0, takeover=True, expected_seq=3)
-    assert log.commit(first).committed
-    state = log.stream("main")
+    assert log.core.commit(first).committed
+    state = log.core.stream("main")
     assert state is not None
     assert (state.owner, state.epoch, state.batch, state.seq) == ("new", 1, 0, 4)
-    assert log.commit(first).duplicate
-    assert log.recorded("main", 1) is None
+    assert log.core.commit(first).duplicate
+    assert log.core.recorded("main", 1) is None
     with pytest.raises(OwnershipError):
-        log.commit(CommitRequest("main", "old", *NOTHING, batch=3, takeover=True))
-    log.commit(CommitRequest("main", "new", *NOTHING, batch=1, takeover=True))
+        log.core.commit(CommitRequest("main", "old", *NOTHING, batch=3, takeover=True))
+    log.core.commit(CommitRequest("main", "new", *NOTHING, batch=1, takeover=True))
     with pytest.raises(RolledBackError):
-        log.commit(CommitRequest("main", "new", *NOTHING, batch=0, takeover=True))
+        log.core.commit(CommitRequest("main", "new", *NOTHING, batch=0, takeover=True))
 
 
 def test_closed_stream_is_not_taken_over(maker: LogMaker) -> None:
@@ -250,7 +251,7 @@ def test_closed_stream_is_not_taken_over(maker: LogMaker) -> None:
     with pytest.raises(ClosedError):
         maker.another(log).writer(owner="new", takeover=True)
     with pytest.raises(InvalidUsageError, match="carry=True"):
-        log.commit(CommitRequest("main", "new", *NOTHING, carry=True, takeover=True))
+        log.core.commit(CommitRequest("main", "new", *NOTHING, carry=True, takeover=True))
 
 
 @pytest.mark.parametrize("maker", ["memory", "delta"], indirect=True)
@@ -278,7 +279,7 @@ def test_takeovers_at_once_own_the_stream_one_after_the_other(maker: LogMaker) -
         thread.join()
     assert all(f"q{number}" in text for number, text in lost)
     log.refresh()
-    states = [state for state, _ in log.events("main")]
+    states = [state for state, _ in events_of(log.core, "main")]
     owners = [state.owner for state in states]
     changes = [b.owner for a, b in pairwise(states) if a.owner != b.owner]
     assert sorted(map(str, changes)) == [f"q{number}" for number in range(6)]

@@ -17,7 +17,7 @@ def rows(*times: int) -> pa.Table:
 
 
 def identities(log: Log, stream: str, newest: int) -> list[str]:
-    found = [log.commit_of(stream, seq) for seq in range(newest + 1)]
+    found = [log.core.commits_of({stream: seq}).get(stream) for seq in range(newest + 1)]
     assert [state and (state.stream, state.seq) for state in found] == [(stream, seq) for seq in range(newest + 1)]
     return [state.identity for state in found if state is not None]
 
@@ -35,12 +35,15 @@ def test_commit_is_the_same_before_and_after_its_file_was_merged(maker: LogMaker
     opening = identities(log, OPEN_STREAM, 1)
     assert identities(maker.another(log), "main", 8) == made
     log.compact()
-    assert len(log.progress_files()) < 9
+    assert len(log.core.progress_files()) < 9
     for each in (log, maker.another(log)):
         assert identities(each, "main", 8) == made
         assert identities(each, OPEN_STREAM, 1) == opening
-        assert [each.commit_of(stream, seq) for stream, seq in (("main", 9), ("main", -1), ("other", 0))] == [None] * 3
-    assert {name: state.identity for name, state in log.ends().items()} == {"main": made[-1], OPEN_STREAM: opening[-1]}
+        assert [each.core.commits_of(none) for none in ({"main": 9}, {"main": -1}, {"other": 0})] == [{}] * 3
+    assert {name: state.identity for name, state in log.core.ends().items()} == {
+        "main": made[-1],
+        OPEN_STREAM: opening[-1],
+    }
 
 
 def test_commits_of_several_streams_are_those_of_each(maker: LogMaker) -> None:
@@ -49,14 +52,14 @@ def test_commits_of_several_streams_are_those_of_each(maker: LogMaker) -> None:
         for number in range(3):
             log.writer(stream, owner="me").append(rows(number), advance_to=number)
     wanted = {"a": 1, "b": 2, OPEN_STREAM: 2, "c": 3, "none": 0}
-    each = {stream: log.commit_of(stream, seq) for stream, seq in wanted.items()}
+    each = {stream: log.core.commits_of({stream: seq}).get(stream) for stream, seq in wanted.items()}
     assert each.pop("none") is None
     assert {stream: state and state.seq for stream, state in each.items()} == {"a": 1, "b": 2, OPEN_STREAM: 2, "c": 3}
-    assert log.commits_of(wanted) == each
-    assert log.commits_of({"a": 4, "b": -1}) == {}
+    assert log.core.commits_of(wanted) == each
+    assert log.core.commits_of({"a": 4, "b": -1}) == {}
     log.compact()
-    assert log.commits_of(wanted) == each
-    assert maker.another(log).commits_of(wanted) == each
+    assert log.core.commits_of(wanted) == each
+    assert maker.another(log).core.commits_of(wanted) == each
 
 
 def test_commits_of_two_logs_differ_though_the_same_was_done(maker: LogMaker) -> None:
@@ -76,10 +79,10 @@ def test_rows_of_others_in_an_output_are_counted(maker: LogMaker) -> None:
         state = writer.state
         times, deltas = downgrade_to(state.counts, Antichain.of(0))
         note = Note(output=OutputNote(plan="1:a", **facts))  # type: ignore[arg-type]
-        log.commit(CommitRequest("main", "flow", times, deltas, note=note))
+        log.core.commit(CommitRequest("main", "flow", times, deltas, note=note))
 
     def others() -> int:
-        state = maker.another(log).stream("main")
+        state = maker.another(log).core.stream("main")
         assert state is not None
         assert state.note.output is not None
         return state.note.output.others

@@ -39,7 +39,7 @@ from tests.conformance.logs import VALUES, LogMaker, filled
 @pytest.mark.parametrize("damage", ["delete", "cut", "overwrite"])
 def test_damaged_message_file_is_named(path: Path, damage: str) -> None:
     log = filled(path)
-    name = log.files().paths[0]
+    name = log.core.files().paths[0]
     file = path / name
     if damage == "delete":
         file.unlink()
@@ -59,7 +59,7 @@ def test_damaged_message_file_is_named(path: Path, damage: str) -> None:
 def test_damaged_progress_file_is_named(path: Path) -> None:
     filled(path)
     log = open_log(path)
-    index = log.progress_files()
+    index = log.core.progress_files()
     newest = index.paths[(index.stream_lo == "main") & (index.seq_hi == 3)][0]
     (path / newest).unlink()
     with pytest.raises(DataLossError, match=newest):
@@ -129,16 +129,16 @@ def test_nothing_is_read_past_a_missing_entry_or_put_there(path: Path, use: str,
     created.writer("other", owner="you").advance(1)
     behind = open_log(path)
     written(created, *range(2, 9))
-    for version in range(behind.version + 2, behind.version + 2 + missing):
+    for version in range(behind.core.version + 2, behind.core.version + 2 + missing):
         entry_of(path, version).unlink()
-    first = entry_of(path, behind.version + 2)
+    first = entry_of(path, behind.core.version + 2)
     before = sorted(each.name for each in first.parent.glob("*.json"))
     with pytest.raises(
         LogDamagedError, match=f"found entry '_delta_log/{first.name}' of the table's log broken: .*missing"
     ):
         BEHIND[use](behind)
     assert sorted(each.name for each in first.parent.glob("*.json")) == before
-    assert behind.has_news()
+    assert behind.core.has_news()
 
 
 def test_missing_entry_in_a_store_is_looked_for_once_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,13 +147,13 @@ def test_missing_entry_in_a_store_is_looked_for_once_a_minute(tmp_path: Path, mo
     written(log, 1)
     behind = maker.another(log)
     written(log, 2, 3, 4)
-    lost = f"{behind.version + 1:020d}.json"
-    behind.storage.delete(f"_delta_log/{lost}")
-    before = behind.storage.names("_delta_log")
+    lost = f"{behind.core.version + 1:020d}.json"
+    behind.core.storage.delete(f"_delta_log/{lost}")
+    before = behind.core.storage.names("_delta_log")
     monkeypatch.setattr(delta_store, "_SEEN_S", 1e-9)  # a minute is over
     with pytest.raises(LogDamagedError, match=f"'_delta_log/{lost}' .* broken: version=.* is missing, and version="):
         written(behind, 5)
-    assert behind.storage.names("_delta_log") == before
+    assert behind.core.storage.names("_delta_log") == before
 
 
 @pytest.mark.parametrize("at", [1, 3, -2])
@@ -188,10 +188,10 @@ def test_entry_that_comes_late_is_waited_for(path: Path, monkeypatch: pytest.Mon
     log = filled(path)
     behind = open_log(path)
     written(log, 20, 21, 22)
-    entry = entry_of(path, behind.version + 1)
+    entry = entry_of(path, behind.core.version + 1)
     content = entry.read_bytes()
     entry.unlink()
-    monkeypatch.setattr(behind.store, "_pause", lambda _: entry.write_bytes(content))
+    monkeypatch.setattr(behind.core.store, "_pause", lambda _: entry.write_bytes(content))
     behind.refresh()
     assert behind.frontier() == log.frontier()
 
@@ -210,8 +210,8 @@ def test_store_that_cannot_be_reached_is_told_in_one_line(use: Callable[[str], A
 
 def smuggle(log: MemoryLog, adds: Sequence[DataFile], removes: Sequence[DataFile] = ()) -> None:
     """Commit without any check."""
-    log.store.transact(adds, [], removes=removes)
-    log.store.refresh()
+    log.core.store.transact(adds, [], removes=removes)
+    log.core.store.refresh()
 
 
 FROM_NOWHERE = {
@@ -228,35 +228,38 @@ def illegal(what: str) -> MemoryLog:
     writer = log.writer(owner="me")
     for i in range(1, 4):
         writer.append(pa.table({"_time": [i, i + 1], "v": [i, i]}), advance_to=i)
-    state = log.stream("main")
+    state = log.core.stream("main")
     assert state is not None
-    store = log.store
+    store = log.core.store
     assert isinstance(store, MemoryStore)
     live = store.table.files
     if what == "messages behind the frontier":
         times = np.array([[1]])
-        table = message_table(log.format, pa.table({"v": [0]}), times, "main", 4)
-        files = write_data_files(log.storage, table, times, stream="main", seq=4, domain=log.domain)
+        table = message_table(log.core.format, pa.table({"v": [0]}), times, "main", 4)
+        files = write_data_files(log.core.storage, table, times, stream="main", seq=4, domain=log.domain)
         after = next_state(state, state.counts, n_rows=1, bounds=np.array([[1], [1]]), note=Note())
-        smuggle(log, [*files, write_progress_file(log.storage, batch_rows(log.format, after), "main", 4, log.domain)])
+        smuggle(
+            log,
+            [*files, write_progress_file(log.core.storage, batch_rows(log.core.format, after), "main", 4, log.domain)],
+        )
     elif what == "messages without progress":
         times = np.array([[7]])
-        table = message_table(log.format, pa.table({"v": [0]}), times, "main", 9)
-        smuggle(log, write_data_files(log.storage, table, times, stream="main", seq=9, domain=log.domain))
+        table = message_table(log.core.format, pa.table({"v": [0]}), times, "main", 9)
+        smuggle(log, write_data_files(log.core.storage, table, times, stream="main", seq=9, domain=log.domain))
     elif what == "a message file lost":
         smuggle(log, [], [next(f for p, f in live.items() if p.startswith("_event=message/main-000000000002"))])
     elif what == "a message file twice":
         found = next(f for p, f in live.items() if p.startswith("_event=message/main-000000000002"))
-        log.storage.write("_event=message/copy.parquet", log.storage.read(found.path))
+        log.core.storage.write("_event=message/copy.parquet", log.core.storage.read(found.path))
         smuggle(log, [DataFile("_event=message/copy.parquet", *(getattr(found, n) for n in found.__slots__[1:]))])
     elif what == "a commit lost":
         smuggle(log, [], [next(f for p, f in live.items() if p.startswith("_event=progress/main-000000000002"))])
     elif what == "progress at an unheld time":
         after = next_state(state, StreamCounts.initial(1), n_rows=0, bounds=None, note=Note())
-        smuggle(log, [write_progress_file(log.storage, batch_rows(log.format, after), "main", 4, log.domain)])
+        smuggle(log, [write_progress_file(log.core.storage, batch_rows(log.core.format, after), "main", 4, log.domain)])
     elif what in FROM_NOWHERE:
         new = replace(state, stream="x", seq=0, n_rows=0, bounds=None, note=Note(opening=FROM_NOWHERE[what]))
-        smuggle(log, [write_progress_file(log.storage, batch_rows(log.format, new), "x", 0, log.domain)])
+        smuggle(log, [write_progress_file(log.core.storage, batch_rows(log.core.format, new), "x", 0, log.domain)])
     elif what == "a copy that its donor did not allow":
         new = replace(
             state,
@@ -268,7 +271,7 @@ def illegal(what: str) -> MemoryLog:
             counts=StreamCounts.initial(2),
             before=StreamCounts.empty(),
         )
-        smuggle(log, [write_progress_file(log.storage, batch_rows(log.format, new), "x", 0, log.domain)])
+        smuggle(log, [write_progress_file(log.core.storage, batch_rows(log.core.format, new), "x", 0, log.domain)])
     return log
 
 
@@ -297,12 +300,12 @@ def test_verify_finds_what_is_illegal(what: str, found: str | None) -> None:
 
 def test_counts_below_zero_are_refused_on_reading() -> None:
     log = illegal("nothing")
-    state = log.stream("main")
+    state = log.core.stream("main")
     assert state is not None
-    rows = batch_rows(log.format, next_state(state, state.counts, n_rows=0, bounds=None, note=Note()))
+    rows = batch_rows(log.core.format, next_state(state, state.counts, n_rows=0, bounds=None, note=Note()))
     place = rows.schema.get_field_index("_count")
     rows = rows.set_column(place, rows.schema.field(place), pa.array([-1], pa.int64()))
-    smuggle(log, [write_progress_file(log.storage, rows, "main", 4, log.domain)])
+    smuggle(log, [write_progress_file(log.core.storage, rows, "main", 4, log.domain)])
     with pytest.raises(NegativeCountError):
         log.frontier()
 
@@ -311,8 +314,8 @@ def test_overwrite_by_others_is_told(tmp_path: Path) -> None:
     log = filled(tmp_path / "log")
     rows = DeltaTable(log.path).to_pyarrow_table(filters=[("_event", "=", "message")])
     write_deltalake(log.path, rows, mode="overwrite")
-    found = rf"found rows changed by another program: version={log.version + 1} \(WRITE\) with .* in the place of"
-    with pytest.raises(ForeignChangeError, match=rf"{found}.*RESTORE TABLE … TO VERSION AS OF {log.version};"):
+    found = rf"found rows changed by another program: version={log.core.version + 1} \(WRITE\) with .* in the place of"
+    with pytest.raises(ForeignChangeError, match=rf"{found}.*RESTORE TABLE … TO VERSION AS OF {log.core.version};"):
         open_log(log.path).frontier()
-    DeltaTable(log.path).restore(log.version)
+    DeltaTable(log.path).restore(log.core.version)
     assert open_log(log.path).frontier() == log.frontier()

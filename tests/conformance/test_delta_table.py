@@ -40,7 +40,7 @@ def test_create_again_is_refused_unless_allowed(path: Path) -> None:
     with pytest.raises(InvalidUsageError, match="a Delta table there already"):
         create_log(path, VALUES, minimum=(0,))
     same = create_log(path, VALUES, minimum=(0,), exist_ok=True)
-    assert (same.log_id, same.unclaimed) == (log.log_id, 2)
+    assert (same.core.log_id, same.core.unclaimed) == (log.core.log_id, 2)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_writer_refuses_its_options_before_it_opens_a_stream(path: Path, wrong: 
     log = create_log(path, VALUES, minimum=(0,))
     with pytest.raises(InvalidUsageError, match=found):
         log.writer("a", owner="o", **wrong)
-    assert log.stream("a") is None
+    assert log.core.stream("a") is None
     assert sorted(each.name for each in path.iterdir()) == ["_delta_log", "_event=progress"]
 
 
@@ -303,7 +303,7 @@ def test_features_that_can_be_written_need_no_question(path: Path, monkeypatch: 
 def test_commit_through_delta_rs_from_a_stale_snapshot_loses(path: Path, what: str) -> None:
     # As on a store without hard links; its handle is made when it is needed, and finds the newest version.
     first = filled(path)
-    store = first.store
+    store = first.core.store
     assert isinstance(store, DeltaStore)
     store._links, store._table = False, None
     open_log(path).writer(owner="me").append(pa.table({"_time": [9], "v": [9]}))
@@ -325,8 +325,8 @@ def test_refresh_follows_the_entries_of_others_one_by_one(path: Path, monkeypatc
     # Nothing needs delta-rs, which reads the whole table.
     monkeypatch.setattr(DeltaStore, "_open", lambda _: pytest.fail("the table was opened"))
     log.refresh()
-    assert log.version == other.version
-    assert sorted(log.files().paths.tolist()) == sorted(other.files().paths.tolist())
+    assert log.core.version == other.core.version
+    assert sorted(log.core.files().paths.tolist()) == sorted(other.core.files().paths.tolist())
 
 
 def test_store_that_refuses_for_ever_is_quoted(path: Path) -> None:
@@ -335,7 +335,7 @@ def test_store_that_refuses_for_ever_is_quoted(path: Path) -> None:
     def refuse(*args: Any, **more: Any) -> None:
         raise LostRaceError("could not commit: found a quota")
 
-    log.store.transact = refuse  # type: ignore[method-assign]
+    log.core.store.transact = refuse  # type: ignore[method-assign]
     before = files_below(path)
     with pytest.raises(StorageError, match=r"found 100 lost races, the last: .*a quota") as raised:
         log.advance("main", 9)
@@ -362,8 +362,8 @@ def test_table_that_only_takes_appends_is_not_compacted(path: Path) -> None:
     writer = log.writer(owner="me")
     for i in range(1, 13):
         writer.append(pa.table({"_time": [i], "v": [i]}), advance_to=i)
-    assert len(log.files()) == 12
-    assert len(log.progress_files()) < 12
+    assert len(log.core.files()) == 12
+    assert len(log.core.progress_files()) < 12
     with pytest.raises(InvalidUsageError, match=r"delta\.appendOnly=true"):
         log.compact()
     assert open_log(path).verify().legal
@@ -396,8 +396,8 @@ def test_handles_can_be_pickled(path: Path) -> None:
     copy = pickle.loads(pickle.dumps(log))
     assert copy.path == log.path
     assert copy.messages().equals(log.messages())
-    assert pickle.loads(pickle.dumps(log.format)) == log.format
-    assert pickle.loads(pickle.dumps(log.storage)).uri == log.path
+    assert pickle.loads(pickle.dumps(log.core.format)) == log.core.format
+    assert pickle.loads(pickle.dumps(log.core.storage)).uri == log.path
 
 
 def test_describe_is_plain(path: Path) -> None:
@@ -464,7 +464,7 @@ def test_index_without_any_statistics_may_hold_anything(path: Path) -> None:
     log = filled(path)
     table = DeltaTable(path)
     bare = pa.table(table.get_add_actions()).drop(["min", "max"])
-    index = index_files(log.format, bare)
+    index = index_files(log.core.format, bare)
     assert not index.known.any()
     assert index.may_hold_stream("any").all()
     assert index.may_hold_times(Antichain.of(1 << 60), None).all()
@@ -517,7 +517,7 @@ def test_number_of_messages_is_unknown_where_a_file_lacks_it(path: Path) -> None
 
 def test_files_are_plain_parquet(path: Path) -> None:
     log = filled(path)
-    table = pq.read_table(path / log.files().paths[0], partitioning=None)
+    table = pq.read_table(path / log.core.files().paths[0], partitioning=None)
     assert table.schema.names == ["_stream", "_seq", "_time", "v"]
     assert str(table.schema.field("_stream").type) == "string"
 
@@ -540,7 +540,7 @@ def test_shallow_clone_is_refused_by_the_file_that_it_lacks(path: Path, tmp_path
     clone = tmp_path / "clone"
     (clone / "_delta_log").mkdir(parents=True)
     for entry in sorted((path / "_delta_log").glob("*.json")):
-        content = entry.read_text().replace("timelyActions", "actions").replace(log.log_id, "0" * 36)
+        content = entry.read_text().replace("timelyActions", "actions").replace(log.core.log_id, "0" * 36)
         (clone / "_delta_log" / entry.name).write_text(_with_paths_of(content, path))
     with pytest.raises(LogFormatError, match=r"found file 'file://.*\.parquet', which is outside of its folder"):
         open_log(clone)
@@ -550,8 +550,8 @@ def test_shallow_clone_is_refused_by_the_file_that_it_lacks(path: Path, tmp_path
 def test_file_from_elsewhere_is_refused_by_a_handle_that_follows(path: Path, tmp_path: Path) -> None:
     log, other = filled(path), create_log(tmp_path / "other", VALUES, minimum=(0,))
     other.writer(owner="me").append({"_time": [3], "v": [1]})
-    handle, version = open_log(path), log.version + 1
-    content = (tmp_path / "other" / "_delta_log" / f"{other.version:020d}.json").read_text()
+    handle, version = open_log(path), log.core.version + 1
+    content = (tmp_path / "other" / "_delta_log" / f"{other.core.version:020d}.json").read_text()
     content = _with_paths_of(content, tmp_path / "other").replace("timelyActions", "actions").replace("timelyV", "v")
     (path / "_delta_log" / f"{version:020d}.json").write_text(content)
     for _ in range(2):  # it stays refused

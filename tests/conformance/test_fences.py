@@ -18,12 +18,12 @@ def step(log: Log, fence: Fence | None, *, owner: str = "flow", **asked: Any) ->
     """Commit what moves nothing, as the instance of an epoch."""
     note = Note(output=OutputNote(plan="1:a", fence=fence))
     nothing = np.empty((0, 1), np.int64), np.empty(0, np.int64)
-    return log.commit(CommitRequest("main", owner, *nothing, note=note, plans=("1:a",), fence=fence, **asked))
+    return log.core.commit(CommitRequest("main", owner, *nothing, note=note, plans=("1:a",), fence=fence, **asked))
 
 
 def fence_of(log: Log) -> Fence | None:
     log.refresh()
-    state = log.stream("main")
+    state = log.core.stream("main")
     assert state is not None
     assert state.note.output is not None
     return state.note.output.fence
@@ -31,12 +31,12 @@ def fence_of(log: Log) -> Fence | None:
 
 def test_lower_epoch_is_refused_from_the_commit_of_the_higher_on(maker: LogMaker) -> None:
     log = maker.create()
-    log.open_stream("main", owner="flow")
+    log.core.open_stream("main", owner="flow")
     behind = maker.another(log)
     step(log, Fence("one", 3, "me"))
     step(behind, Fence("one", 3, "me"))
     step(log, Fence("one", 5, "me"))
-    version = log.version
+    version = log.core.version
     found = r"found it written by start 5 \(me\) of instance 'one', this is "
     for late in (log, behind):  # one has not looked since
         for fence, told in (
@@ -52,14 +52,14 @@ def test_lower_epoch_is_refused_from_the_commit_of_the_higher_on(maker: LogMaker
         with pytest.raises(OwnershipError, match=found + "none"):
             late.writer("main", owner="flow").advance(3)
     log.refresh()
-    assert (log.version, fence_of(log)) == (version, Fence("one", 5, "me"))
+    assert (log.core.version, fence_of(log)) == (version, Fence("one", 5, "me"))
     step(log, Fence("one", 6, "me"))
     assert fence_of(behind) == Fence("one", 6, "me")
 
 
 def test_stream_without_an_instance_takes_any(maker: LogMaker) -> None:
     log = maker.create()
-    log.open_stream("main", owner="flow")
+    log.core.open_stream("main", owner="flow")
     log.writer("main", owner="flow").advance(1)
     step(log, None)
     assert fence_of(log) is None
@@ -69,7 +69,7 @@ def test_stream_without_an_instance_takes_any(maker: LogMaker) -> None:
 
 def test_stream_that_is_taken_over_is_no_instances_any_more(maker: LogMaker) -> None:
     log = maker.create()
-    log.open_stream("main", owner="flow")
+    log.core.open_stream("main", owner="flow")
     step(log, Fence("one", 3, "me"))
     step(log, None, owner="other", takeover=True)
     assert fence_of(log) is None
@@ -80,10 +80,10 @@ def test_stream_that_is_taken_over_is_no_instances_any_more(maker: LogMaker) -> 
 
 def test_stream_that_an_instance_opens_is_its_from_the_beginning(maker: LogMaker) -> None:
     log = maker.create()
-    log.open_stream("main", owner="flow", fence=Fence("one", 3, "me"))
+    log.core.open_stream("main", owner="flow", fence=Fence("one", 3, "me"))
     assert fence_of(log) == Fence("one", 3, "me")
     with pytest.raises(OwnershipError):
         step(log, Fence("one", 2, "me"))
     # That somebody opens it again changes nothing.
-    log.open_stream("main", owner="flow", fence=Fence("one", 2, "me"))
+    log.core.open_stream("main", owner="flow", fence=Fence("one", 2, "me"))
     step(log, Fence("one", 4, "me"))

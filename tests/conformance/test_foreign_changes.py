@@ -25,6 +25,7 @@ from spark_timely.errors import ForeignChangeError, LogDamagedError, RolledBackE
 from spark_timely.log import Log
 from spark_timely.log.cut import cut
 from spark_timely.log.log import create_log, open_log
+from spark_timely.log.reader import frontier_at
 from spark_timely.spark.dataflows.tasks import catalog_of
 from tests.property.test_dataflow import runner
 from tests.unit.datasource.support import make_options
@@ -196,7 +197,7 @@ def as_source(log: Log, **options: Any) -> Counter[tuple[Any, ...]]:
     chosen = make_options(**options)
     layout = layout_of(log, chosen)
     splits = ReplayPlanner(log, chosen, layout).plan_batch()
-    found = [batch for split in splits for batch in read_split(split, layout, storage=log.storage)]
+    found = [batch for split in splits for batch in read_split(split, layout, storage=log.core.storage)]
     return contents(pa.Table.from_batches(found, layout.schema))
 
 
@@ -232,7 +233,7 @@ def readers(log: Log, folder: Path) -> Iterator[tuple[str, Callable[[], Answer]]
     yield "live frontier", lambda: (log.refresh(), log.frontier())[1]
     yield "fresh open", lambda: contents(open_log(path).messages())
     yield "fresh frontier", lambda: open_log(path).frontier()
-    yield "frontier at", lambda: open_log(path).frontier_at(seq=5)
+    yield "frontier at", lambda: frontier_at(open_log(path).core, seq=5)
     yield "verb", lambda: frontier_of(path, next(iter(log.streams())))
     yield "batch", lambda: as_source(open_log(path))
     made = cut([log])
@@ -270,7 +271,7 @@ def placed(originals: dict[str, tuple[Path, str]], tmp_path: Path) -> Callable[[
         folder, _ = originals[kind]
         shutil.copytree(folder, tmp_path / kind)
         log = open_log(str(tmp_path / kind / "log"))
-        log.merge_every = None
+        log.core.merge_every = None
         return log
 
     return place
@@ -292,7 +293,7 @@ def test_what_others_changed_is_refused_until_it_is_restored(
     log, deed = placed(kind), HARMFUL[name]
     asked = dict(readers(log, tmp_path))
     before = {who: ask() for who, ask in asked.items()}
-    whole = open_log(log.path).version  # some have registered
+    whole = open_log(log.path).core.version  # some have registered
     deed.do(DeltaTable(log.path))
     assert DeltaTable(log.path).version() > whole
     wrong = [who for who, ask in asked.items() if not refused(ask)]
@@ -334,7 +335,7 @@ def test_a_writer_continues_whose_progress_is_untouched(
     placed: Callable[[str], Log], kind: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     deed, log = HARMFUL[name], placed(kind)
-    live, whole = log.writer("a", owner="me"), log.version
+    live, whole = log.writer("a", owner="me"), log.core.version
     deed.do(DeltaTable(log.path))
     for writer in (lambda: live, lambda: open_log(log.path).writer("a", owner="me")):
         if deed.changes == "progress":

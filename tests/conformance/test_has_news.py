@@ -20,8 +20,8 @@ def log(log_path: str) -> Log:
 
 
 def test_news_are_seen_however_far_behind_a_handle_is(log: Log) -> None:
-    reader, version = open_log(log.path), log.version
-    assert not reader.has_news()
+    reader, version = open_log(log.path), log.core.version
+    assert not reader.core.has_news()
     for time in range(3, 90):
         log.advance("main", time)
     # What `tidy` does once enough is there: entries behind a checkpoint go.
@@ -30,13 +30,13 @@ def test_news_are_seen_however_far_behind_a_handle_is(log: Log) -> None:
         if name.endswith(".json") and int(name[:20]) <= version + 2:
             os.remove(entries / name)
     assert not (entries / f"{version + 1:020d}.json").exists()
-    assert reader.has_news()
+    assert reader.core.has_news()
     reader.refresh()
-    assert (reader.version, reader.frontier()) == (log.version, log.frontier())
-    assert not reader.has_news()
+    assert (reader.core.version, reader.frontier()) == (log.core.version, log.frontier())
+    assert not reader.core.has_news()
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"size": 1}', '{"version": null}'])
 def test_damaged_pointer_to_the_checkpoint_tells_no_news(log: Log, content: str) -> None:
     Path(log.path, "_delta_log", "_last_checkpoint").write_text(content)
-    assert not log.has_news()
+    assert not log.core.has_news()

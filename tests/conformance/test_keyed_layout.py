@@ -39,7 +39,7 @@ def filled(log: Log, commits: int = 3) -> Log:
 def groups(log: Log) -> list[list[pa.Table]]:
     """Of each file of messages its row groups, as they stand there."""
     found = []
-    for path in log.files().paths.tolist():
+    for path in log.core.files().paths.tolist():
         file = pq.ParquetFile(Path(log.path) / path)
         found.append([file.read_row_group(number) for number in range(file.num_row_groups)])
     return found
@@ -59,12 +59,12 @@ def contents(log: Log, at: int) -> list[tuple[Any, ...]]:
 def test_compaction_orders_updates_of_a_time_by_key(tmp_path: Path, *, logical: bool) -> None:
     plain = filled(create_log(tmp_path / "plain", SCHEMA, minimum=(0,), kind="collection"))
     log = filled(create_log(tmp_path / "log", SCHEMA, minimum=(0,), kind="collection", key=["place", "id"]))
-    assert log.format.key == ("Place", "id")
+    assert log.core.format.key == ("Place", "id")
     for each in (log, plain):
         each.allow_compaction([1])
         each.compact(logical=logical)
     assert [contents(log, at) for at in (1, 2)] == [contents(plain, at) for at in (1, 2)]
-    assert open_log(log.path).format.key == ("Place", "id")
+    assert open_log(log.path).core.format.key == ("Place", "id")
     n_groups = 0
     for file in groups(log):
         found = [ranks(table) for table in file]
@@ -76,7 +76,7 @@ def test_compaction_orders_updates_of_a_time_by_key(tmp_path: Path, *, logical: 
         n_groups += len(found)
     assert n_groups > 2
     # The row groups of a file say between which keys they are: one of them alone may hold a key.
-    for path in log.files().paths.tolist():
+    for path in log.core.files().paths.tolist():
         metadata = pq.ParquetFile(Path(log.path) / path).metadata
         number = metadata.schema.to_arrow_schema().get_field_index("id")
         assert all(metadata.row_group(i).column(number).statistics.has_min_max for i in range(metadata.num_row_groups))
@@ -96,14 +96,14 @@ def test_later_rows_are_ordered_by_key_too(tmp_path: Path) -> None:
 
 def test_log_in_memory_has_a_key_too() -> None:
     log = MemoryLog.create(SCHEMA, minimum=(0,), kind="collection", key="id")
-    assert log.another().format.key == ("id",)
+    assert log.another().core.format.key == ("id",)
 
 
 def test_columns_that_come_later_leave_the_key(tmp_path: Path) -> None:
     log = create_log(tmp_path / "log", SCHEMA, minimum=(0,), kind="collection", key="id")
     log.add_columns(pa.schema([("more", pa.int64())]))
     log.allow_compaction([0])
-    found = open_log(log.path).format
+    found = open_log(log.path).core.format
     assert (found.key, found.merged) == (("id",), ("more",))
 
 
@@ -112,7 +112,7 @@ def test_log_that_is_there_keeps_its_key(tmp_path: Path) -> None:
         return create_log(tmp_path / "log", SCHEMA, minimum=(0,), kind="collection", exist_ok=True, **options)
 
     again(key="id")
-    assert again().format.key == again(key=["ID"]).format.key == ("id",)
+    assert again().core.format.key == again(key=["ID"]).core.format.key == ("id",)
     with pytest.raises(SchemaMismatchError, match=r"found key=\['id'\] — hint: leave the key out"):
         again(key="v")
 

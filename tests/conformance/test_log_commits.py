@@ -50,7 +50,7 @@ def sound(request: pytest.FixtureRequest, tmp_path: Path) -> LogMaker:
 
 def blinded(log: Log, error: Exception, *, happens: bool = True) -> Callable[[], None]:
     """Let each look at the log fail once a commit was tried; return what gives back sight."""
-    store, transact, refresh = log.store, log.store.transact, log.store.refresh
+    store, transact, refresh = log.core.store, log.core.store.transact, log.core.store.refresh
 
     def blind(**_: Any) -> bool:
         raise error
@@ -74,18 +74,18 @@ def test_commit_followed_by_an_error_is_unclear_and_keeps_files(
     sound: LogMaker, error: Exception, happens: bool
 ) -> None:
     log = sound.create()
-    log.open_stream("main", owner="query")
+    log.core.open_stream("main", owner="query")
     sight = blinded(log, error, happens=happens)
     files = written(log, [(3, 1)], 1)
     request = CommitRequest("main", "query", *NOTHING, batch=0, files=files)
     with pytest.raises(StorageError) as raised:
-        log.commit(request)
+        log.core.commit(request)
     assert not raised.value.determinate
     assert raised.value.__cause__ is error
     sight()
     assert files[0].path in stored(log)
     # To repeat the commit is what settles it.
-    again = log.commit(request)
+    again = log.core.commit(request)
     assert again.committed
     assert again.state.seq == 1
     assert log.messages()["v"].to_pylist() == [1]
@@ -110,19 +110,19 @@ def test_opening_followed_by_an_error_is_unclear(sound: LogMaker) -> None:
     log = sound.create()
     sight = blinded(log, _BLIND[0])
     with pytest.raises(StorageError, match=r"could not tell whether a commit to log .* happened: found .*vectors"):
-        log.open_stream("main", owner="me")
+        log.core.open_stream("main", owner="me")
     sight()
-    assert log.open_stream("main", owner="me").seq == 0
+    assert log.core.open_stream("main", owner="me").seq == 0
 
 
 def test_refusal_before_any_try_keeps_its_type(sound: LogMaker) -> None:
     log = sound.create()
     writer = log.writer(owner="me")
     before = frozen(log)
-    log.store.refresh = lambda **_: (_ for _ in ()).throw(_BLIND[0])  # type: ignore[method-assign]
+    log.core.store.refresh = lambda **_: (_ for _ in ()).throw(_BLIND[0])  # type: ignore[method-assign]
     with pytest.raises(LogFormatError):
-        log.commit(CommitRequest("main", "me", *NOTHING))
-    del log.store.refresh  # type: ignore[misc]
+        log.core.commit(CommitRequest("main", "me", *NOTHING))
+    del log.core.store.refresh  # type: ignore[misc]
     assert frozen(log) == before
     writer.append(rows((1, 1)))
 
@@ -130,14 +130,14 @@ def test_refusal_before_any_try_keeps_its_type(sound: LogMaker) -> None:
 def test_unclear_commit_that_another_overtook_has_its_own_error(sound: LogMaker) -> None:
     log = sound.create()
     writer, other = log.writer(owner="me"), sound.another(log).writer(owner="me")
-    transact = log.store.transact
+    transact = log.core.store.transact
 
     def unclear(*args: Any, **more: Any) -> None:
-        log.store.transact = transact  # type: ignore[method-assign]
+        log.core.store.transact = transact  # type: ignore[method-assign]
         other.append(rows((1, 1)), advance_to=2)
         raise StorageError("could not commit: found no answer")
 
-    log.store.transact = unclear  # type: ignore[method-assign]
+    log.core.store.transact = unclear  # type: ignore[method-assign]
     with pytest.raises(UpperMismatchError):
         writer.compare_and_append(rows((1, 2)), expected=0, upper=2)
     assert log.messages()["v"].to_pylist() == [1]
@@ -146,13 +146,13 @@ def test_unclear_commit_that_another_overtook_has_its_own_error(sound: LogMaker)
 
 def test_files_of_a_refused_append_stay_where_the_log_knows_them(sound: LogMaker) -> None:
     log = sound.create()
-    writer, commit = log.writer(owner="me"), log.commit
+    writer, commit = log.writer(owner="me"), log.core.commit
 
     def lies(request: CommitRequest) -> Any:
         commit(request)
         raise UpperMismatchError("could not append: found another first", expected=0, current=1)
 
-    log.commit = lies  # type: ignore[method-assign]
+    log.core.commit = lies  # type: ignore[method-assign]
     with pytest.raises(UpperMismatchError):
         writer.append(rows((3, 7)))
     assert log.messages()["v"].to_pylist() == [7]
@@ -163,21 +163,21 @@ def test_files_of_a_refused_append_stay_where_the_log_knows_them(sound: LogMaker
 
 def test_repeated_batch_is_done_already(maker: LogMaker) -> None:
     log = maker.create()
-    log.open_stream("main", owner="query")
+    log.core.open_stream("main", owner="query")
     held = StreamCounts.initial(0)
     assert batch(log, 0, [(0, 1), (3, 2)], 3, held=held).committed
-    before = log.version, log.counts()
+    before = log.core.version, log.core.counts()
     again = batch(maker.another(log), 0, [(0, 1), (3, 2)], 3, held=held, expected_seq=0)
     assert again.duplicate
     assert again.state.seq == 1
     assert again.state.before == held
     log.refresh()
-    assert (log.version, log.counts()) == before
+    assert (log.core.version, log.core.counts()) == before
 
 
 def test_repeated_batch_with_other_rows_is_refused(maker: LogMaker) -> None:
     log = maker.create()
-    log.open_stream("main", owner="query")
+    log.core.open_stream("main", owner="query")
     batch(log, 0, [(0, 1)], 3)
     with pytest.raises(RolledBackError, match="of this number in it with other rows"):
         batch(log, 0, [(0, 1), (0, 2)], None)
@@ -187,40 +187,40 @@ def test_repeated_batch_with_other_rows_is_refused(maker: LogMaker) -> None:
 
 def test_older_batch_is_refused(maker: LogMaker) -> None:
     log = maker.create()
-    log.open_stream("main", owner="query")
+    log.core.open_stream("main", owner="query")
     for number in range(3):
         batch(log, number, [(number, 1)], number + 1)
-    before = log.version
+    before = log.core.version
     with pytest.raises(RolledBackError, match=r"micro-batch 1 \(step 0\).*found micro-batch 2 \(step 0\)"):
         batch(log, 1, [(1, 1)], None)
-    assert log.version == before
+    assert log.core.version == before
 
 
 def test_all_steps_of_a_repeated_batch_are_done_already(maker: LogMaker) -> None:
     log = maker.create(merge_every=2)
-    log.open_stream("main", owner="query")
+    log.core.open_stream("main", owner="query")
     for step in range(3):
         assert batch(log, 7, [(step, step)], step + 1, step=step).committed
     for step in range(3):
         assert batch(log, 7, [(step, step)], None, step=step).duplicate
     with pytest.raises(RolledBackError):
         batch(log, 7, [(0, 0), (0, 0)], None, step=0)
-    recorded = log.recorded("main", 7, 1)
+    recorded = log.core.recorded("main", 7, 1)
     assert recorded is not None
     assert (recorded.seq, recorded.before.frontier) == (2, Antichain.of(1))
-    assert log.recorded("main", 7, 5) is None
-    assert log.recorded("main", 6) is None
+    assert log.core.recorded("main", 7, 5) is None
+    assert log.core.recorded("main", 6) is None
 
 
 def test_advance_by_hand_keeps_the_last_batch_recognisable(maker: LogMaker) -> None:
     log = maker.create()
-    log.open_stream("main", owner="query")
+    log.core.open_stream("main", owner="query")
     batch(log, 4, [(1, 1)], 2)
     state = log.advance("main", 6)
     assert (state.batch, state.step, state.owner, state.n_rows) == (4, 0, "query", None)
     assert log.frontier() == Antichain.of(6)
     other = maker.another(log)
-    recorded = other.recorded("main", 4)
+    recorded = other.core.recorded("main", 4)
     assert recorded is not None
     assert (recorded.before.frontier, recorded.rows) == (Antichain.of(0), 1)
     assert batch(other, 4, [(1, 1)], None).duplicate
@@ -232,7 +232,7 @@ def test_advance_by_hand_keeps_the_last_batch_recognisable(maker: LogMaker) -> N
 
 def test_rows_judged_at_an_older_seq_are_refused(maker: LogMaker) -> None:
     log = maker.create()
-    log.open_stream("main", owner="query")
+    log.core.open_stream("main", owner="query")
     batch(log, 0, [(0, 1)], 1)
     log.advance("main", 2)
     with pytest.raises(UpperMismatchError, match=r"at seq=2, the rows were judged at seq=1") as caught:
@@ -242,29 +242,29 @@ def test_rows_judged_at_an_older_seq_are_refused(maker: LogMaker) -> None:
 
 def test_files_written_for_another_commit_are_refused(maker: LogMaker) -> None:
     log = maker.create(streams=2)
-    log.open_stream("main", owner="query")
-    log.open_stream("b", owner="query")
+    log.core.open_stream("main", owner="query")
+    log.core.open_stream("b", owner="query")
     late = written(log, [(0, 1)], 1)
     batch(log, 0, [], None)
     with pytest.raises(UpperMismatchError, match="with rows of _seq=1"):
-        log.commit(CommitRequest("main", "query", *NOTHING, batch=1, files=late))
+        log.core.commit(CommitRequest("main", "query", *NOTHING, batch=1, files=late))
     with pytest.raises(UpperMismatchError, match="with rows of _stream='main'"):
-        log.commit(CommitRequest("b", "query", *NOTHING, batch=1, files=late))
+        log.core.commit(CommitRequest("b", "query", *NOTHING, batch=1, files=late))
     assert log.verify().legal
 
 
 def test_commit_by_another_query_is_refused(maker: LogMaker) -> None:
     log = maker.create()
-    log.open_stream("main", owner="other")
+    log.core.open_stream("main", owner="other")
     with pytest.raises(OwnershipError, match="owned by 'other', not by 'query'"):
         batch(log, 0, [], None)
     with pytest.raises(StreamMissingError, match=r"stream 'b'.*found streams=\['main'\]"):
-        log.commit(CommitRequest("b", "other", *NOTHING))
+        log.core.commit(CommitRequest("b", "other", *NOTHING))
 
 
 def test_empty_batch_is_recorded(maker: LogMaker) -> None:
     log = maker.create()
-    log.open_stream("main", owner="query")
+    log.core.open_stream("main", owner="query")
     assert batch(log, 0, [], None).state.seq == 1
     assert batch(log, 0, [], None).state.seq == 1
     assert log.verify().legal
@@ -272,14 +272,14 @@ def test_empty_batch_is_recorded(maker: LogMaker) -> None:
 
 def test_second_try_of_a_request_that_happened_owns_its_files(maker: LogMaker) -> None:
     log = maker.create()
-    log.open_stream("main", owner="query")
+    log.core.open_stream("main", owner="query")
     request = CommitRequest("main", "query", *NOTHING, batch=0, files=written(log, [(0, 1)], 1))
-    assert log.commit(request).committed
+    assert log.core.commit(request).committed
     # A caller that was told of a failure tries the very same files: they must not be deleted.
-    assert log.commit(request).committed
+    assert log.core.commit(request).committed
     other = CommitRequest("main", "query", *NOTHING, batch=0, files=written(log, [(0, 1)], 1))
-    assert log.commit(other).duplicate
-    assert log.live_paths([f.path for f in (*request.files, *other.files)]) == {request.files[0].path}
+    assert log.core.commit(other).duplicate
+    assert log.core.live_paths([f.path for f in (*request.files, *other.files)]) == {request.files[0].path}
 
 
 # Closing ------------------------------------------------------------------------------------------
@@ -307,20 +307,20 @@ def test_closed_stream_takes_nothing_more(maker: LogMaker) -> None:
 
 def test_repeated_batch_that_closed_is_done_already(maker: LogMaker) -> None:
     log = maker.create()
-    log.open_stream("main", owner="query")
+    log.core.open_stream("main", owner="query")
     request = CommitRequest("main", "query", np.array([[0]]), np.array([-1]), batch=0)
-    assert log.commit(request).state.closed
-    assert log.commit(request).duplicate
+    assert log.core.commit(request).state.closed
+    assert log.core.commit(request).duplicate
 
 
 def test_close_all_completes_the_log(maker: LogMaker) -> None:
     log = maker.create(streams=3)
-    log.open_stream("a", owner="a")
+    log.core.open_stream("a", owner="a")
     log.writer("b", owner="b").advance(4)
     closed = log.close()
     assert [s.stream for s in closed] == ["a", "b"]
     assert log.frontier().is_empty
-    assert log.unclaimed == 0
+    assert log.core.unclaimed == 0
     assert log.close() == []
     assert maker.another(log).frontier().is_empty
     assert log.verify().legal

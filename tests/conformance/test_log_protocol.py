@@ -21,6 +21,7 @@ from spark_timely.errors import (
     UnheldCapabilityError,
 )
 from spark_timely.log.machine.state import CommitRequest
+from spark_timely.log.reader import events_of
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import NOTHING, LogMaker, frozen, rows
@@ -31,9 +32,9 @@ from tests.conformance.logs import NOTHING, LogMaker, frozen, rows
 def test_log_fresh_waits_for_its_streams(maker: LogMaker) -> None:
     log = maker.create(streams=2)
     assert log.frontier() == Antichain.of(0)
-    assert log.unclaimed == 2
+    assert log.core.unclaimed == 2
     assert not log.streams()
-    assert log.stream("main") is None
+    assert log.core.stream("main") is None
     assert log.verify().legal
 
 
@@ -43,24 +44,24 @@ def test_log_of_two_streams_moves_when_both_have_opened(maker: LogMaker) -> None
     assert log.frontier() == Antichain.of(0)
     log.writer("b", owner="b").advance(4)
     assert log.frontier() == Antichain.of(4)
-    assert log.unclaimed == 0
+    assert log.core.unclaimed == 0
 
 
 def test_open_again_by_the_owner_changes_nothing(maker: LogMaker) -> None:
     log = maker.create()
-    log.open_stream("main", owner="me")
+    log.core.open_stream("main", owner="me")
     log.writer("main", owner="me").advance(3)
     before = frozen(log)
-    assert maker.another(log).open_stream("main", owner="me").frontier == Antichain.of(3)
+    assert maker.another(log).core.open_stream("main", owner="me").frontier == Antichain.of(3)
     assert frozen(log) == before
 
 
 def test_open_by_another_owner_is_refused(maker: LogMaker) -> None:
     log = maker.create(streams=2)
-    log.open_stream("main", owner="me")
+    log.core.open_stream("main", owner="me")
     before = frozen(log)
     with pytest.raises(OwnershipError, match=r"could not open stream 'main'.*owned by 'me', not by 'you'"):
-        maker.another(log).open_stream("main", owner="you")
+        maker.another(log).core.open_stream("main", owner="you")
     assert frozen(log) == before
 
 
@@ -69,7 +70,7 @@ def test_open_refuses_names(maker: LogMaker, name: Any) -> None:
     log = maker.create()
     before = frozen(log)
     with pytest.raises(InvalidUsageError, match="A-Z, a-z, 0-9 and _"):
-        log.open_stream(name, owner="me")
+        log.core.open_stream(name, owner="me")
     assert frozen(log) == before
 
 
@@ -90,13 +91,13 @@ def test_two_openers_on_one_unclaimed_capability(maker: LogMaker) -> None:
     first = maker.create()
     second = maker.another(first)
     second.refresh()
-    first.open_stream("a", owner="a")
+    first.core.open_stream("a", owner="a")
     # The second has not seen it: its claim loses, and it joins by a copy instead.
-    state = second.open_stream("b", owner="b")
+    state = second.core.open_stream("b", owner="b")
     assert state.reason == "copy of a at 0"
     first.refresh()
-    assert first.unclaimed == 0
-    assert first.counts().total == 2
+    assert first.core.unclaimed == 0
+    assert first.core.counts().total == 2
     assert first.frontier() == Antichain.of(0)
     assert first.verify().legal
 
@@ -104,21 +105,21 @@ def test_two_openers_on_one_unclaimed_capability(maker: LogMaker) -> None:
 def test_two_openers_of_one_name_have_one_winner(maker: LogMaker) -> None:
     first = maker.create(streams=2)
     second = maker.another(first)
-    first.open_stream("main", owner="first")
+    first.core.open_stream("main", owner="first")
     with pytest.raises(OwnershipError, match="owned by 'first'"):
-        second.open_stream("main", owner="second")
+        second.core.open_stream("main", owner="second")
     first.refresh()
-    assert first.unclaimed == 1
+    assert first.core.unclaimed == 1
 
 
 def test_join_copies_a_capability_at_a_time_that_is_held(maker: LogMaker) -> None:
     log = maker.create()
     log.writer("a", owner="a").advance(5)
-    joined = log.open_stream("b", owner="b", at=7)
+    joined = log.core.open_stream("b", owner="b", at=7)
     assert joined.frontier == Antichain.of(7)
-    assert log.open_stream("c", owner="c", donor="a").frontier == Antichain.of(5)
-    assert log.open_stream("d", owner="d", donor="b").frontier == Antichain.of(7)
-    assert log.counts() == StreamCounts.from_arrays([5, 7], [2, 2])
+    assert log.core.open_stream("c", owner="c", donor="a").frontier == Antichain.of(5)
+    assert log.core.open_stream("d", owner="d", donor="b").frontier == Antichain.of(7)
+    assert log.core.counts() == StreamCounts.from_arrays([5, 7], [2, 2])
     assert log.verify().legal
 
 
@@ -126,8 +127,8 @@ def test_join_without_a_donor_is_from_the_stream_that_is_behind(maker: LogMaker)
     log = maker.create(streams=2)
     log.writer("a", owner="a").advance(7)
     log.writer("b", owner="b").advance(5)
-    assert log.unclaimed == 0
-    joined = log.open_stream("c", owner="c")
+    assert log.core.unclaimed == 0
+    joined = log.core.open_stream("c", owner="c")
     assert joined.frontier == Antichain.of(5)
     assert joined.note.opening.source == "b"
 
@@ -135,8 +136,8 @@ def test_join_without_a_donor_is_from_the_stream_that_is_behind(maker: LogMaker)
 def test_join_from_a_donor_leaves_what_is_unclaimed(maker: LogMaker) -> None:
     log = maker.create(streams=2)
     log.writer("a", owner="a").advance(5)
-    log.open_stream("b", owner="b", donor="a")
-    assert log.unclaimed == 1
+    log.core.open_stream("b", owner="b", donor="a")
+    assert log.core.unclaimed == 1
 
 
 @pytest.mark.parametrize("donor", [None, "a"])
@@ -145,7 +146,7 @@ def test_join_at_a_time_that_nobody_holds_is_refused(maker: LogMaker, donor: str
     log.writer("a", owner="a").advance(5)
     before = frozen(log)
     with pytest.raises(NotBeyondError):
-        log.open_stream("b", owner="b", at=4, donor=donor)
+        log.core.open_stream("b", owner="b", at=4, donor=donor)
     assert frozen(log) == before
 
 
@@ -153,9 +154,9 @@ def test_join_from_a_closed_or_missing_donor_is_refused(maker: LogMaker) -> None
     log = maker.create(streams=2)
     log.writer("a", owner="a").close()
     with pytest.raises(ClosedError, match="'a'"):
-        log.open_stream("b", owner="b", donor="a")
+        log.core.open_stream("b", owner="b", donor="a")
     with pytest.raises(StreamMissingError, match="'z'"):
-        log.open_stream("b", owner="b", donor="z")
+        log.core.open_stream("b", owner="b", donor="z")
 
 
 def test_join_of_a_complete_log_is_refused(maker: LogMaker) -> None:
@@ -163,7 +164,7 @@ def test_join_of_a_complete_log_is_refused(maker: LogMaker) -> None:
     log.writer("a", owner="a").close()
     assert log.frontier().is_empty
     with pytest.raises(ClosedError, match="no stream can join a complete one"):
-        log.open_stream("b", owner="b")
+        log.core.open_stream("b", owner="b")
 
 
 def test_joiner_that_loses_to_its_donor_decides_anew(maker: LogMaker) -> None:
@@ -173,8 +174,8 @@ def test_joiner_that_loses_to_its_donor_decides_anew(maker: LogMaker) -> None:
     joining.refresh()
     donor.advance(8)
     with pytest.raises(NotBeyondError):
-        joining.open_stream("b", owner="b", at=3)
-    assert joining.open_stream("b", owner="b").frontier == Antichain.of(8)
+        joining.core.open_stream("b", owner="b", at=3)
+    assert joining.core.open_stream("b", owner="b").frontier == Antichain.of(8)
     log.refresh()
     assert log.frontier() == Antichain.of(8)
 
@@ -184,9 +185,11 @@ def test_donor_that_loses_to_a_joiner_goes_on_undisturbed(maker: LogMaker) -> No
     donor = log.writer("a", owner="a")
     donor.advance(2)
     seq = donor.state.seq
-    maker.another(log).open_stream("b", owner="b")
+    maker.another(log).core.open_stream("b", owner="b")
     # The donor's handle is stale; its batch was decided at this seq, and still counts.
-    outcome = log.commit(CommitRequest("a", "a", np.array([[2], [8]]), np.array([-1, 1]), expected_seq=seq, batch=0))
+    outcome = log.core.commit(
+        CommitRequest("a", "a", np.array([[2], [8]]), np.array([-1, 1]), expected_seq=seq, batch=0)
+    )
     assert outcome.committed
     assert outcome.state.seq == seq + 1
     assert log.frontier() == Antichain.of(2)
@@ -216,7 +219,7 @@ def test_message_behind_the_frontier_is_refused(maker: LogMaker) -> None:
     with pytest.raises(UnheldCapabilityError, match=r"message at time=4 in stream 'main' at seq=2.*held=\[5\]"):
         writer.append(rows((7, 1), (4, 2)))
     with pytest.raises(UnheldCapabilityError):
-        log.commit(CommitRequest("main", "me", *NOTHING, message_minima=np.array([[4]]), n_rows=1))
+        log.core.commit(CommitRequest("main", "me", *NOTHING, message_minima=np.array([[4]]), n_rows=1))
     assert frozen(log) == before
 
 
@@ -323,7 +326,7 @@ def test_capture_records_exactly_what_it_was_given(maker: LogMaker) -> None:
     for pairs, (times, deltas) in given:
         writer.append(rows(*pairs), progress=(np.array(times, np.int64), np.array(deltas, np.int64)))
     seen = []
-    for state, messages in log.events("main"):
+    for state, messages in events_of(log.core, "main"):
         times = np.concatenate([state.before.times, state.counts.times])[:, 0].tolist()
         deltas: Counter[int] = Counter()
         for time, delta in zip(times, [*-state.before.counts, *state.counts.counts], strict=True):
@@ -344,9 +347,9 @@ def test_counts_above_one_are_kept(maker: LogMaker) -> None:
     writer.append(rows(), progress=([0, 4, 9], [-1, 3, 2]))
     writer.append(rows(), progress=([4], [-2]))
     other = maker.another(log)
-    assert other.counts() == StreamCounts.from_arrays([4, 9], [1, 2])
+    assert other.core.counts() == StreamCounts.from_arrays([4, 9], [1, 2])
     # Every time that is held is listed in the newest batch, also what did not change.
-    state = other.stream("main")
+    state = other.core.stream("main")
     assert state is not None
     assert state.before == StreamCounts.from_arrays([4, 9], [3, 2])
 
@@ -375,7 +378,7 @@ def test_events_come_in_the_order_of_commits(maker: LogMaker) -> None:
     b.append(rows((1, 2), (0, 3)))
     a.append(rows((2, 4)), advance_to=3)
     log.compact()
-    seen = [(s.stream, s.seq, m["v"].to_pylist(), s.frontier.to_json()) for s, m in log.events()]
+    seen = [(s.stream, s.seq, m["v"].to_pylist(), s.frontier.to_json()) for s, m in events_of(log.core)]
     assert [e for e in seen if e[0] != "#open"] == [
         ("a", 0, [], [0]),
         ("a", 1, [1], [2]),
@@ -383,6 +386,6 @@ def test_events_come_in_the_order_of_commits(maker: LogMaker) -> None:
         ("b", 0, [], [0]),
         ("b", 1, [3, 2], [0]),
     ]
-    assert len(list(log.events("b"))) == 2
+    assert len(list(events_of(log.core, "b"))) == 2
     with pytest.raises(StreamMissingError):
-        list(log.events("z"))
+        list(events_of(log.core, "z"))

@@ -21,6 +21,7 @@ from spark_timely.errors import (
 from spark_timely.log import Log
 from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.machine.state import CommitRequest
+from spark_timely.log.reader import events_of, frontier_at
 from spark_timely.log.streams import StreamStates
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import NOTHING, LogMaker, clock, frozen, rows
@@ -44,19 +45,19 @@ def test_messages_between_frontiers(maker: LogMaker) -> None:
 
 def test_dead_letters_are_kept_apart(maker: LogMaker) -> None:
     log = maker.create()
-    log.open_stream("main", owner="query")
+    log.core.open_stream("main", owner="query")
     table = rows((1, 7))
     times = log.domain.from_columns(table)
-    whole = message_table(log.format, table.select(["v"]), times, "main", 1)
+    whole = message_table(log.core.format, table.select(["v"]), times, "main", 1)
     whole = whole.append_column("_reason", pa.array(["late"]))
-    files = write_data_files(log.storage, whole, times, stream="main", seq=1, domain=log.domain, event="dead")
-    log.commit(CommitRequest("main", "query", np.array([[0], [5]]), np.array([-1, 1]), batch=0, files=files))
+    files = write_data_files(log.core.storage, whole, times, stream="main", seq=1, domain=log.domain, event="dead")
+    log.core.commit(CommitRequest("main", "query", np.array([[0], [5]]), np.array([-1, 1]), batch=0, files=files))
     # Again, behind the frontier: dead letters are exempt from the protocol.
-    whole = message_table(log.format, table.select(["v"]), times, "main", 2).append_column(
+    whole = message_table(log.core.format, table.select(["v"]), times, "main", 2).append_column(
         "_reason", pa.array(["late"])
     )
-    more = write_data_files(log.storage, whole, times, stream="main", seq=2, domain=log.domain, event="dead")
-    log.commit(CommitRequest("main", "query", *NOTHING, batch=1, files=more))
+    more = write_data_files(log.core.storage, whole, times, stream="main", seq=2, domain=log.domain, event="dead")
+    log.core.commit(CommitRequest("main", "query", *NOTHING, batch=1, files=more))
     assert log.messages().num_rows == 0
     assert log.dead().select(["_time", "v", "_reason"]).to_pylist() == [{"_time": 1, "v": 7, "_reason": "late"}] * 2
     log.compact()
@@ -73,8 +74,8 @@ def test_history_tells_frontiers(maker: LogMaker) -> None:
     for i in range(1, 5):
         now.advance(1)
         writer.advance(i * 10)
-    assert [log.frontier_at(seq=i).to_json() for i in range(6)] == [[0], [10], [20], [30], [40], [40]]
-    assert [log.frontier_at(timestamp=f"us:{s}000000").to_json() for s in (-1, 0, 1, 2, 4, 99)] == [
+    assert [frontier_at(log.core, seq=i).to_json() for i in range(6)] == [[0], [10], [20], [30], [40], [40]]
+    assert [frontier_at(log.core, timestamp=f"us:{s}000000").to_json() for s in (-1, 0, 1, 2, 4, 99)] == [
         [0],
         [0],
         [0],
@@ -82,11 +83,11 @@ def test_history_tells_frontiers(maker: LogMaker) -> None:
         [30],
         [40],
     ]
-    assert log.frontier_at(seq=2, stream="main") == Antichain.of(20)
+    assert frontier_at(log.core, seq=2, stream="main") == Antichain.of(20)
     with pytest.raises(InvalidUsageError, match="give one of them"):
-        log.frontier_at()
+        frontier_at(log.core)
     with pytest.raises(StreamMissingError):
-        log.frontier_at(seq=0, stream="z")
+        frontier_at(log.core, seq=0, stream="z")
 
 
 def test_history_keeps_the_order_of_commits_despite_the_clock(maker: LogMaker) -> None:
@@ -99,7 +100,7 @@ def test_history_keeps_the_order_of_commits_despite_the_clock(maker: LogMaker) -
     writer.advance(9)
     writer.advance(12)
     # The stream is opened by the first append.
-    assert [state.at for state, _ in log.events("main")] == [100_000_000 + i for i in range(4)]
+    assert [state.at for state, _ in events_of(log.core, "main")] == [100_000_000 + i for i in range(4)]
 
 
 def test_states_of_streams_are_read_from_what_is_new_alone(maker: LogMaker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +116,7 @@ def test_states_of_streams_are_read_from_what_is_new_alone(maker: LogMaker, monk
     log.writer("b", owner="b").advance(2)
     read.clear()
     follower.refresh()
-    assert follower.stream("b").frontier == Antichain.of(2)  # type: ignore[union-attr]
+    assert follower.core.stream("b").frontier == Antichain.of(2)  # type: ignore[union-attr]
     assert len(read) == 1
 
 
@@ -125,11 +126,11 @@ def test_history_counts_in_a_joiner_whose_clock_is_ahead(maker: LogMaker) -> Non
     writer = log.writer("a", owner="a")
     writer.advance(5)
     now.set(100)
-    log.open_stream("b", owner="b")
+    log.core.open_stream("b", owner="b")
     now.set(2)
     writer.advance(9)
     # At second 3 the donor was past 5; the joiner had its copy before, whatever its clock said.
-    assert log.frontier_at(timestamp="1970-01-01T00:00:03Z") == Antichain.of(5)
+    assert frontier_at(log.core, timestamp="1970-01-01T00:00:03Z") == Antichain.of(5)
 
 
 # Collections --------------------------------------------------------------------------------------
@@ -197,9 +198,9 @@ def facts(log: Log) -> tuple[Any, ...]:
         report.digest,
         report.commits,
         log.messages().to_pylist(),
-        log.counts(),
-        [(s.stream, s.seq, s.counts, s.before, s.batch, m.num_rows) for s, m in log.events()],
-        [log.frontier_at(seq=i) for i in range(5)],
+        log.core.counts(),
+        [(s.stream, s.seq, s.counts, s.before, s.batch, m.num_rows) for s, m in events_of(log.core)],
+        [frontier_at(log.core, seq=i) for i in range(5)],
     )
 
 
@@ -226,7 +227,7 @@ def test_compaction_merges_no_fewer_files_than_asked_for(maker: LogMaker, min_fi
     for i in range(1, 4):
         writer.append(rows((i, i)), advance_to=i)
     log.compact(min_files=min_files)
-    assert len(log.files().paths) == (1 if min_files == 3 else 3)
+    assert len(log.core.files().paths) == (1 if min_files == 3 else 3)
 
 
 @pytest.mark.parametrize("more", [0, 1])
@@ -235,10 +236,10 @@ def test_compaction_merges_no_fewer_progress_files_than_asked(maker: LogMaker, m
     writer = log.writer(owner="me")
     for i in range(1, 6):
         writer.advance(i)
-    there = [path for path in log.progress_files().paths if "/main-" in path]
+    there = [path for path in log.core.progress_files().paths if "/main-" in path]
     assert len(there) > 3
     log.compact(min_files=len(there) + more)
-    assert len([path for path in log.progress_files().paths if "/main-" in path]) == (len(there) if more else 1)
+    assert len([path for path in log.core.progress_files().paths if "/main-" in path]) == (len(there) if more else 1)
 
 
 def test_compaction_loses_to_another_cleanly(maker: LogMaker) -> None:
@@ -249,11 +250,11 @@ def test_compaction_loses_to_another_cleanly(maker: LogMaker) -> None:
     before = facts(log)
     other = maker.another(log)
     # Both plan from the same snapshot.
-    index = other.files()
+    index = other.core.files()
     from spark_timely.log.compaction import _merge_data
 
     log.compact()
-    assert not _merge_data(other._states, index, "message", 1 << 20)
+    assert not _merge_data(other.core.states, index, "message", 1 << 20)
     assert facts(log) == before
 
 
@@ -262,10 +263,10 @@ def test_small_files_are_merged_by_the_way(maker: LogMaker) -> None:
     writer = log.writer(owner="me")
     for i in range(1, 42):
         writer.append(rows((i, i)), advance_to=i)
-    assert len(log.files()) < 12
-    assert len(log.progress_files()) < 12
+    assert len(log.core.files()) < 12
+    assert len(log.core.progress_files()) < 12
     other = maker.another(log)
-    state = other.stream("main")
+    state = other.core.stream("main")
     assert state is not None
     assert (state.seq, state.frontier) == (41, Antichain.of(41))
     report = other.verify()
@@ -336,7 +337,7 @@ def test_null_in_a_column_declared_not_null_is_refused(maker: LogMaker) -> None:
     writer = log.writer(owner="me")
     with pytest.raises(SchemaMismatchError, match="null in column 'v', row=1"):
         writer.append(pa.table({"_time": [1, 1], "v": pa.array([1, None], pa.int64())}))
-    assert log.nullable == {"v": False}
+    assert log.describe()["nullable"] == {"v": False}
     assert maker.another(log).schema.field("v").nullable is False
 
 
@@ -396,11 +397,11 @@ def test_times_of_every_type_to_the_bounds(maker: LogMaker, kind: str, values: l
     writer.append(table.slice(1), advance_to=values[2])
     other = maker.another(log)
     assert other.frontier() == Antichain(numbers[2:])
-    index = other.files()
+    index = other.core.files()
     assert index.known.all()
     assert (index.min_times.min(), index.max_times.max()) == (numbers[0, 0], numbers[2, 0])
     assert other.messages(lower=values[1], upper=values[2])["v"].to_pylist() == [1, 1]
     digest = other.verify().digest
     other.compact()
     assert other.verify().digest == digest
-    assert other.frontier_at(seq=1) == Antichain(numbers[1:2])
+    assert frontier_at(other.core, seq=1) == Antichain(numbers[1:2])

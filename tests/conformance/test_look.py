@@ -20,6 +20,7 @@ from spark_timely.errors import DataLossError, ForeignChangeError
 from spark_timely.log import Log
 from spark_timely.log.cut import cut
 from spark_timely.log.log import open_log
+from spark_timely.log.reader import events_of
 from spark_timely.log.store import delta
 from spark_timely.log.store.entries import entry_path, read_entry
 from tests.conformance.test_foreign_changes import (
@@ -52,7 +53,7 @@ def placed(originals: dict[str, Path], tmp_path: Path) -> Callable[[str], Log]:
     def place(kind: str) -> Log:
         shutil.copytree(originals[kind], tmp_path / kind)
         log = open_log(str(tmp_path / kind))
-        log.merge_every = None
+        log.core.merge_every = None
         return log
 
     return place
@@ -145,7 +146,7 @@ def readers(log: Log, folder: Path) -> Iterator[tuple[str, Callable[[], object]]
     late = log.domain.parse_frontier([5])
     yield "newest rows", lambda: contents(open_log(path).messages(lower=late))
     yield "fresh open", lambda: contents(open_log(path).messages())
-    yield "events", lambda: [rows.num_rows for _, rows in open_log(path).events()]
+    yield "events", lambda: [rows.num_rows for _, rows in events_of(open_log(path).core)]
     yield "batch", lambda: as_source(open_log(path))
     made = cut([log])
     yield "cut", lambda: as_source(open_log(path), cut=str(made))
@@ -263,7 +264,7 @@ def test_a_file_is_looked_into_once_when_its_rows_are_wanted(placed: Callable[[s
     version = optimize(log.path)
     log.refresh()
     log.frontier()
-    log.files()
+    log.core.files()
     log.streams()
     fill(log, 8, 9)
     log.messages(lower=[8])  # nothing of it
@@ -280,7 +281,7 @@ def test_who_has_not_looked_does_not_vouch(placed: Callable[[str], Log], looks: 
     log = placed("stream")
     version = optimize(log.path)
     fill(log, 8, 9)
-    entry = read_entry(log.storage, version + 2)
+    entry = read_entry(log.core.storage, version + 2)
     assert entry is not None
     assert (entry.judged, entry.unlooked) == (version + 1, frozenset({version}))
     open_log(log.path).messages()
@@ -288,7 +289,7 @@ def test_who_has_not_looked_does_not_vouch(placed: Callable[[str], Log], looks: 
     log.messages()
     fill(log, 9, 10)  # has looked
     assert len(looks) == 2
-    entry = read_entry(log.storage, version + 4)
+    entry = read_entry(log.core.storage, version + 4)
     assert entry is not None
     assert (entry.judged, entry.unlooked) == (version + 3, frozenset())
     open_log(log.path).messages()
@@ -349,7 +350,7 @@ def test_a_copy_of_a_handle_knows_what_was_looked_into(placed: Callable[[str], L
     optimize(log.path)
     log.refresh()
     log.messages()
-    other = log.store.aside()
+    other = log.core.store.aside()
     assert other is not None
     other.look_into()
     assert len(looks) == 1
@@ -363,7 +364,7 @@ def test_what_a_look_has_found_can_be_accepted(placed: Callable[[str], Log], kin
     live = open_log(log.path)
     with pytest.raises(ForeignChangeError) as caught:
         live.messages()
-    (token,) = {each.token for each in live.foreign_changes()}
+    (token,) = {each.token for each in live.core.foreign_changes()}
     assert token
     assert token in str(caught.value)
     report = open_log(log.path).accept_change(token)

@@ -43,7 +43,7 @@ def old(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     if request.param == "delta-rs":  # which commits to such a table
         DeltaTable(log.path).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     opened = open_log(log.path)
-    assert (opened.format.version, opened.format.guarded_from) == (2, None)
+    assert (opened.core.format.version, opened.core.format.guarded_from) == (2, None)
     return opened
 
 
@@ -58,11 +58,11 @@ def raised_at(path: str) -> list[int]:
 
 
 def test_first_commit_raises_it_once(old: Log) -> None:
-    before = old.version
+    before = old.core.version
     old.writer("a", owner="me").append(rows(1), advance_to=2)
     old.writer("a", owner="me").append(rows(2), advance_to=3)
     fresh = open_log(old.path)
-    assert (fresh.format.version, fresh.format.guarded_from) == (4, before + 1)
+    assert (fresh.core.format.version, fresh.core.format.guarded_from) == (4, before + 1)
     assert raised_at(old.path) == [before + 1]
     assert fresh.messages()["v"].to_pylist() == [1, 2]
     assert fresh.verify().legal
@@ -72,7 +72,7 @@ def test_first_commit_raises_it_once(old: Log) -> None:
 
 
 def test_reading_raises_nothing(old: Log) -> None:
-    before = old.version
+    before = old.core.version
     assert open_log(old.path).frontier().to_json() == [0]
     assert open_log(old.path).messages().num_rows == 0
     assert DeltaTable(old.path).version() == before
@@ -84,11 +84,11 @@ def test_what_was_changed_before_is_not_judged(old: Log) -> None:
     table.delete("_event = 'message'")
     old.writer("a", owner="me").append(rows(1), advance_to=2)
     assert open_log(old.path).messages()["v"].to_pylist() == [1]
-    assert not open_log(old.path).foreign_changes()
+    assert not open_log(old.path).core.foreign_changes()
 
 
 def test_writers_at_once_raise_it_once(old: Log) -> None:
-    before, failed = old.version, []
+    before, failed = old.core.version, []
     handles = {name: open_log(old.path, merge_every=None) for name in ("a", "b", "c")}
     begin = threading.Barrier(3)
 
@@ -109,10 +109,10 @@ def test_writers_at_once_raise_it_once(old: Log) -> None:
     assert not failed
     (version,) = raised_at(old.path)
     fresh = open_log(old.path)
-    assert fresh.format.guarded_from == version > before
+    assert fresh.core.format.guarded_from == version > before
     assert fresh.messages().num_rows == 15
     assert fresh.verify().legal
-    assert not fresh.foreign_changes()
+    assert not fresh.core.foreign_changes()
     marked = [
         "timelyFiles" in action["commitInfo"]
         for actions in entries(old.path)
@@ -124,9 +124,9 @@ def test_writers_at_once_raise_it_once(old: Log) -> None:
 
 def test_handle_of_an_earlier_library_is_refused_behind_it(old: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     earlier = open_log(old.path)
-    earlier.store._raise_format = lambda: None  # type: ignore[attr-defined]
+    earlier.core.store._raise_format = lambda: None  # type: ignore[attr-defined]
     earlier.writer("a", owner="me")
-    assert open_log(old.path).format.version == 2
+    assert open_log(old.path).core.format.version == 2
     old.writer("b", owner="me").append(rows(1), advance_to=2)
     version = DeltaTable(old.path).version()
     monkeypatch.setattr(formats, "FORMAT_VERSIONS", (2, 3))

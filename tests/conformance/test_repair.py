@@ -62,7 +62,7 @@ def tree(path: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_entry_of_a_commit_whose_files_are_whole_is_rebuilt(path: Path, damage: str) -> None:
     log = filled(path)
-    before, version = log.verify(), log.version
+    before, version = log.verify(), log.core.version
     DAMAGE[damage](entry(path, version))
     with pytest.raises(LogDamagedError):
         open_log(path)
@@ -74,7 +74,7 @@ def test_entry_of_a_commit_whose_files_are_whole_is_rebuilt(path: Path, damage: 
     assert tree(path) == left, "a look changes nothing"
     assert look(path, apply=True).applied
     again = open_log(path)
-    assert again.version == version
+    assert again.core.version == version
     assert again.verify().digest == before.digest
     assert again.verify().legal
     assert look(path).steps == ()
@@ -105,9 +105,9 @@ def test_entry_that_is_missing_is_put_back(path: Path) -> None:
 @pytest.mark.parametrize("kind", ["claim", "copy"])
 def test_opening_of_a_stream_is_rebuilt(path: Path, kind: str) -> None:
     log = create_log(path, VALUES, minimum=(0,), streams=1 if kind == "copy" else 2)
-    log.open_stream("a", owner="a")
-    log.open_stream("b", owner="b")
-    entry(path, log.version).write_bytes(b"")
+    log.core.open_stream("a", owner="a")
+    log.core.open_stream("b", owner="b")
+    entry(path, log.core.version).write_bytes(b"")
     assert only(look(path, apply=True)).action == "rebuild"
     again = open_log(path)
     assert sorted(again.streams()) == ["a", "b"]
@@ -117,7 +117,7 @@ def test_opening_of_a_stream_is_rebuilt(path: Path, kind: str) -> None:
 def test_commit_beside_an_opening_is_not_taken_for_its_stream(path: Path) -> None:
     """One of two attempts at the version won; which one cannot be told from what is left."""
     log = create_log(path, VALUES, minimum=(0,), streams=2)
-    log.open_stream("a", owner="a")
+    log.core.open_stream("a", owner="a")
     before = tree(path)
     log.writer("a", owner="a").append(pa.table({"_time": [1], "v": [1]}), advance_to=2)
     lost = {name: data for name, data in tree(path).items() if name not in before and name.startswith("_event")}
@@ -126,13 +126,13 @@ def test_commit_beside_an_opening_is_not_taken_for_its_stream(path: Path) -> Non
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(data)
     again = open_log(path)
-    again.open_stream("b", owner="b")
+    again.core.open_stream("b", owner="b")
     (opened,) = (path / "_event=progress").glob("b-*")
     opened.unlink()
     for name, data in lost.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(data)
-    entry(path, again.version).write_bytes(b"")
+    entry(path, again.core.version).write_bytes(b"")
     step = only(look(path))
     assert step.action == "empty"
     assert "2 commits that may come next have left files" in step.says
@@ -168,7 +168,7 @@ def broken_data(path: Path, log: Log, what: str) -> None:
 )
 def test_entry_of_broken_files_becomes_empty_and_is_reported(path: Path, what: str, says: str) -> None:
     log = filled(path)
-    version = log.version
+    version = log.core.version
     broken_data(path, log, what)
     entry(path, version).write_bytes(b"")
     step = only(look(path, apply=True))
@@ -176,7 +176,7 @@ def test_entry_of_broken_files_becomes_empty_and_is_reported(path: Path, what: s
     assert says in step.says
     assert "lost" in step.says
     again = open_log(path)
-    assert again.version == version, "the number of the version stays"
+    assert again.core.version == version, "the number of the version stays"
     assert again.frontier() == Antichain.of(2)
     assert again.messages().num_rows == 4
     assert again.verify().legal
@@ -217,7 +217,7 @@ def test_entry_whose_file_was_merged_later_is_not_emptied(path: Path) -> None:
     log.compact()
     log.writer(owner="me").append(pa.table({"_time": [5, 6], "v": [5, 6]}), advance_to=6)
     merged = [
-        v for v in range(log.version + 1) if entry(path, v).exists() and b'"remove"' in entry(path, v).read_bytes()
+        v for v in range(log.core.version + 1) if entry(path, v).exists() and b'"remove"' in entry(path, v).read_bytes()
     ]
     log.compact()
     for name in os.listdir(path / "_delta_log"):
@@ -239,15 +239,15 @@ def test_first_entry_cannot_be_repaired(path: Path) -> None:
 def test_entry_that_a_checkpoint_covers_loses_nothing(path: Path) -> None:
     log = filled(path)
     before = log.verify()
-    log.tidy()
-    entry(path, log.version).write_bytes(b"")
+    log.core.tidy()
+    entry(path, log.core.version).write_bytes(b"")
     assert "nothing is lost" in only(look(path, apply=True)).says
     assert open_log(path).verify() == before
 
 
 def test_damage_behind_a_whole_checkpoint_is_nothing_to_repair(path: Path) -> None:
     log = filled(path)
-    log.tidy()
+    log.core.tidy()
     log.writer(owner="me").append(pa.table({"_time": [9], "v": [9]}), advance_to=10)
     before = log.verify()
     entry(path, 1).write_bytes(b"")
@@ -257,11 +257,11 @@ def test_damage_behind_a_whole_checkpoint_is_nothing_to_repair(path: Path) -> No
 
 def test_entry_that_is_being_written_is_left_alone(path: Path) -> None:
     log = filled(path)
-    whole = entry(path, log.version).read_bytes()
-    entry(path, log.version).write_bytes(whole[:9])
-    report = repair_log(path, apply=True, pause=lambda _: entry(path, log.version).write_bytes(whole) and None)
+    whole = entry(path, log.core.version).read_bytes()
+    entry(path, log.core.version).write_bytes(whole[:9])
+    report = repair_log(path, apply=True, pause=lambda _: entry(path, log.core.version).write_bytes(whole) and None)
     assert report.steps == ()
-    assert entry(path, log.version).read_bytes() == whole
+    assert entry(path, log.core.version).read_bytes() == whole
 
 
 def test_micro_batch_with_dead_letters_is_rebuilt(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_micro_batch_with_dead_letters_is_rebuilt(tmp_path: Path) -> None:
     driver.run([sink_rows([1, 12], 3), sink_rows([13], 5)])
     before = driver.log().verify()
     assert before.dead_letters == 1
-    entry(driver.log_path, driver.log().version).write_bytes(b"")
+    entry(driver.log_path, driver.log().core.version).write_bytes(b"")
     assert only(look(driver.log_path)).action == "rebuild"
     left = next((driver.log_path / "_event=dead").glob("*.parquet"))
     aside = left.rename(tmp_path / "aside")
@@ -286,7 +286,7 @@ def test_import_with_dead_letters_is_rebuilt(tmp_path: Path) -> None:
     events: list[Any] = [([3], [1]), ([], [2, 3]), {0: -1, 4: 1}]
     data = capture_bytes(events, time="u64", record="u64", timely="0.32")
     StreamImport(log, "w", types, name="x", unstamped="dead-letter").take_whole(io.BytesIO(data))
-    version = log.version
+    version = log.core.version
     log.advance("w", 5)  # a commit without letters
     before = log.verify()
     assert before.dead_letters == 2
@@ -310,7 +310,7 @@ def test_step_of_a_dataflow_with_dead_letters_is_rebuilt(tmp_path: Path) -> None
     kept = open_log(str(found.parent))
     before = kept.verify()
     assert before.dead_letters == 1
-    entry(found.parent, kept.version).write_bytes(b"")
+    entry(found.parent, kept.core.version).write_bytes(b"")
     assert only(look(found.parent)).action == "rebuild"
     look(found.parent, apply=True)
     assert open_log(kept.path).verify() == before
@@ -319,7 +319,7 @@ def test_step_of_a_dataflow_with_dead_letters_is_rebuilt(tmp_path: Path) -> None
 def checkpointed(path: Path, more: int = 1) -> Log:
     """Return a log with a checkpoint, and commits behind it."""
     log = filled(path)
-    log.tidy()
+    log.core.tidy()
     for i in range(more):
         log.advance("main", 20 + i)
     return log
@@ -358,7 +358,7 @@ def test_checkpoint_is_deleted_where_the_entries_say_the_same(path: Path, damage
     assert again.verify() == before
     assert look(path).steps == ()
     again.writer(owner="me").advance(90)
-    again.tidy()
+    again.core.tidy()
     assert checkpoint_of(path).name > name
     assert open_log(path).frontier() == Antichain.of(90)
 
@@ -376,10 +376,14 @@ def test_checkpoint_whose_entries_are_gone_is_left(path: Path, damage: str) -> N
 
 def test_checkpoint_of_a_version_that_the_log_lost_is_left(path: Path) -> None:
     log = checkpointed(path, more=0)
-    (path / POINTER).write_text(json.dumps({"version": log.version + 3, "size": 9}))
-    with pytest.raises(LogDamagedError, match=f"naming a checkpoint of version={log.version + 3} that is not there"):
+    (path / POINTER).write_text(json.dumps({"version": log.core.version + 3, "size": 9}))
+    with pytest.raises(
+        LogDamagedError, match=f"naming a checkpoint of version={log.core.version + 3} that is not there"
+    ):
         open_log(path)
-    with pytest.raises(LogDamagedError, match=f"entry version={log.version + 1}, which it stands for, is not there"):
+    with pytest.raises(
+        LogDamagedError, match=f"entry version={log.core.version + 1}, which it stands for, is not there"
+    ):
         look(path, apply=True)
 
 
@@ -395,7 +399,7 @@ def test_entries_that_no_checkpoint_goes_before_are_named(path: Path) -> None:
 def test_broken_checkpoint_is_repaired_from_an_older_one(path: Path) -> None:
     log = checkpointed(path)
     aside = {name: content for name, content in tree(path).items() if name.startswith("_delta_log/")}
-    log.tidy()
+    log.core.tidy()
     log.writer(owner="me").append(pa.table({"_time": [30], "v": [30]}), advance_to=31)
     before = log.verify()
     for name, content in aside.items():  # the older checkpoint stays
@@ -403,7 +407,7 @@ def test_broken_checkpoint_is_repaired_from_an_older_one(path: Path) -> None:
             (path / name).write_bytes(content)
     entry(path, 0).unlink()
     LOST["cut"](path)
-    entry(path, log.version).write_bytes(b"")
+    entry(path, log.core.version).write_bytes(b"")
     report = look(path, apply=True)
     assert [step.action for step in report.steps] == ["delete", "rebuild"]
     assert "the checkpoint of version 4 " in report.steps[0].says
@@ -424,7 +428,7 @@ def test_command_line_shows_the_repair_and_then_does_it(
     log = filled(path)
     assert main(["repair", str(path)]) == 0
     assert capsys.readouterr().out == "no entry and no checkpoint of the table's log is damaged\n"
-    entry(path, log.version).write_bytes(b"")
+    entry(path, log.core.version).write_bytes(b"")
     assert main(["repair", str(path)]) == 1
     said = capsys.readouterr().out
     assert said.startswith("version 4 is 'empty': the entry of the commit in its place; commit 3 of stream 'main'")
@@ -443,7 +447,7 @@ def test_command_line_says_which_checkpoint_it_deletes(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_timely.log.store.delta.LOOKS_S", ())
-    version = checkpointed(path).version - 1
+    version = checkpointed(path).core.version - 1
     checkpoint_of(path).unlink()
     assert main(["repair", str(path), "--yes"]) == 0
     said = capsys.readouterr().out
@@ -462,7 +466,7 @@ def widened(path: Path, columns: pa.Schema = NOTE) -> tuple[Log, int]:
     log = filled(path)
     log.add_columns(columns)
     log.refresh()
-    version = log.version
+    version = log.core.version
     for i in (5, 6, 7):
         more = {name: pa.array([None if i == 5 else SAMPLES[name]], columns.field(name).type) for name in columns.names}
         log.writer(owner="me").append(pa.table({"_time": [i], "v": [i], **more}), advance_to=i)
@@ -475,7 +479,7 @@ SAMPLES: dict[str, Any] = {"note": "hello", "other": [{"x": 1, "y": 2}]}
 def everything(path: Path) -> tuple[Any, ...]:
     log = open_log(path)
     report = log.verify()
-    return log.messages().to_pylist(), log.schema, log.format, report.digest, report.commits, report.problems
+    return log.messages().to_pylist(), log.schema, log.core.format, report.digest, report.commits, report.problems
 
 
 @pytest.mark.parametrize("columns", [NOTE, OTHER, pa.schema([*NOTE, *OTHER])])
@@ -515,7 +519,7 @@ def test_columns_of_two_lost_entries_come_back(path: Path) -> None:
     log, version = widened(path)
     log.add_columns(OTHER)
     log.refresh()
-    second = log.version
+    second = log.core.version
     row = {"_time": [8], "v": [8], "note": ["x"], "other": pa.array([SAMPLES["other"]], OTHER.field("other").type)}
     log.writer(owner="me").append(pa.table(row), advance_to=9)
     before = everything(path)
@@ -542,7 +546,7 @@ def test_rebuilt_commit_brings_a_column_that_was_lost_before(path: Path) -> None
     before = everything(path)
     entry(path, version).write_text('{"commitInfo": {"operation": "REPAIR"}}\n')
     assert "note" not in open_log(path).schema.names
-    entry(path, log.version).write_bytes(b"")
+    entry(path, log.core.version).write_bytes(b"")
     step = only(look(path, apply=True))
     assert step.says.endswith("so does column 'note' of type string, which they have and the log lacks")
     assert everything(path) == before
@@ -553,7 +557,7 @@ def test_rebuilt_commit_brings_a_column_that_was_lost_before(path: Path) -> None
 def test_lost_column_of_unknown_type_is_named_and_never_merged(path: Path, *, kind: str, rebuilt: bool) -> None:
     log, version = widened(path)
     values = pa.array([0], pa.timestamp("us") if kind == "zone" else pa.time32("ms"))
-    for name in log.files().paths.tolist():
+    for name in log.core.files().paths.tolist():
         rows = pq.read_table(path / name)
         if "note" in rows.schema.names:
             place = rows.schema.get_field_index("note")
@@ -581,7 +585,9 @@ def test_lost_column_of_unknown_type_is_named_and_never_merged(path: Path, *, ki
 def test_pointer_to_a_version_that_never_was_costs_nothing(path: Path, version: int) -> None:
     log = checkpointed(path, more=0)
     (path / POINTER).write_text(json.dumps({"version": version, "size": 1}))
-    with pytest.raises(LogDamagedError, match=f"entry version={log.version + 1}, which it stands for, is not there"):
+    with pytest.raises(
+        LogDamagedError, match=f"entry version={log.core.version + 1}, which it stands for, is not there"
+    ):
         look(path, apply=True)
 
 
@@ -593,12 +599,12 @@ def test_entry_far_behind_all_others_is_refused_by_name(
 ) -> None:
     log = filled(path)
     if checkpoint:
-        log.tidy()
+        log.core.tidy()
     stray = entry(path, version)
-    contents = {"copy": entry(path, log.version).read_bytes(), "empty": b"", "foreign": b'{"commitInfo": {}}\n'}
+    contents = {"copy": entry(path, log.core.version).read_bytes(), "empty": b"", "foreign": b'{"commitInfo": {}}\n'}
     stray.write_bytes(contents[content])
     left = tree(path)
-    first, missing = log.version + 1, version - log.version - 1
+    first, missing = log.core.version + 1, version - log.core.version - 1
     with pytest.raises(
         LogDamagedError, match=f"{stray.name}', and none of the {missing} entries before it, version={first}"
     ):
@@ -633,10 +639,10 @@ def test_copy_of_another_entry_is_damage_and_repaired(path: Path, source: int, t
 
 def test_copy_of_another_entry_is_no_commit_to_handles(path: Path) -> None:
     log = filled(path)
-    entry(path, log.version + 1).write_bytes(entry(path, log.version).read_bytes())
+    entry(path, log.core.version + 1).write_bytes(entry(path, log.core.version).read_bytes())
     left = tree(path)
     for use in (log.refresh, lambda: log.writer(owner="me").append(pa.table({"_time": [9], "v": [9]}))):
-        with pytest.raises(LogDamagedError, match=f"an entry made for version={log.version}"):
+        with pytest.raises(LogDamagedError, match=f"an entry made for version={log.core.version}"):
             use()
     assert tree(path) == left
 
@@ -659,5 +665,5 @@ def test_every_entry_of_ours_says_its_version(path: Path) -> None:
         slow.writer(owner="me").append(pa.table({"_time": [21], "v": [21]}))
     slow.compact()
     slow.refresh()
-    found = {v: parse_entry(entry(path, v).read_bytes(), v).made_for for v in range(slow.version + 1)}
-    assert found == {v: v for v in range(slow.version + 1)}
+    found = {v: parse_entry(entry(path, v).read_bytes(), v).made_for for v in range(slow.core.version + 1)}
+    assert found == {v: v for v in range(slow.core.version + 1)}

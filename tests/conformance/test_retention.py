@@ -137,8 +137,8 @@ def test_files_of_earlier_commits_leave_the_table(maker: LogMaker) -> None:
     log = moved(maker, 90)
     for time in range(1, 40):
         log.retain("report", [time], owner="query")
-    assert len(log.store.live.index("since")) <= 17
-    assert len(log.store.live.index("retain")) <= 17
+    assert len(log.core.store.live.index("since")) <= 17
+    assert len(log.core.store.live.index("retain")) <= 17
     assert maker.another(log).retainers()["report"].needed == Antichain.of(39)
     log.release("report")
     assert maker.another(log).retainers() == {}
@@ -215,7 +215,7 @@ def grown(log: Log, start: int, stop: int) -> None:
 @pytest.mark.parametrize("kind", ["stream", "collection"])
 def test_committers_move_since_by_what_is_kept(maker: LogMaker, kind: str) -> None:
     log = maker.create(kind=kind, keep=5, keep_committed="0s", merge_every=3, clock=ManualClock())
-    assert log.kept() == maker.another(log).kept() == Keep(5, 0)
+    assert log.core.kept() == maker.another(log).core.kept() == Keep(5, 0)
     grown(log, 0, 15)
     found = log.since().elements[0][0]
     assert 6 <= found <= 10
@@ -228,7 +228,7 @@ def test_committers_move_since_by_what_is_kept(maker: LogMaker, kind: str) -> No
     grown(log, 24, 30)
     assert 21 <= maker.another(log).since().elements[0][0] <= 25
     log.compact(logical=True)
-    assert log.files().min_times.min() == log.since().elements[0][0]
+    assert log.core.files().min_times.min() == log.since().elements[0][0]
     assert maker.another(log).verify().legal
 
 
@@ -256,7 +256,7 @@ def test_what_commits_said_that_are_forgotten_is_not_asked(maker: LogMaker) -> N
         clock.advance(HOUR)
     log.allow_compaction([30])
     log.compact(logical=True)
-    assert log.bases()
+    assert log.core.bases()
     # By the wall clock all but the latest would be old enough; when the forgotten ones were is not known.
     log.keep(1, committed="20 hours")
     assert maker.another(log).allow_compaction([99]) == Antichain.of(30)
@@ -268,7 +268,7 @@ def test_what_commits_said_that_are_forgotten_is_not_asked(maker: LogMaker) -> N
 def test_what_is_kept_can_be_changed(maker: LogMaker) -> None:
     clock = ManualClock()
     log = moved(maker, 50, clock=clock)
-    assert log.kept() is None
+    assert log.core.kept() is None
     clock.advance(2 * DAY)
     # What was there before counts at once, by the wall clock of its commits.
     kept = log.keep(20)
@@ -284,7 +284,7 @@ def test_what_is_kept_can_be_changed(maker: LogMaker) -> None:
     log.refresh()
     assert log.allow_compaction([99]) == Antichain.of(40)
     assert log.keep(None) is None
-    assert maker.another(log).kept() is None
+    assert maker.another(log).core.kept() is None
     assert log.allow_compaction([99]) == Antichain.of(50)
 
 
@@ -309,7 +309,7 @@ def test_dates_are_kept_by_days(maker: LogMaker) -> None:
     log.keep("2 weeks", committed="0s")
     log.writer(owner="me").append(pa.table({"_time": [dt.date(2013, 3, 1)], "v": [1]}), advance_to="2013-03-02")
     assert log.allow_compaction("2013-03-01") == log.domain.parse_frontier("2013-02-16")
-    assert log.domain.types[0].render_duration(log.kept().length) == "14 days"  # type: ignore[union-attr]
+    assert log.domain.types[0].render_duration(log.core.kept().length) == "14 days"  # type: ignore[union-attr]
 
 
 def test_dead_letters_go_by_the_clock(maker: LogMaker) -> None:
@@ -341,7 +341,7 @@ def test_dead_letters_go_by_the_clock(maker: LogMaker) -> None:
 def set_apart(log: Log, value: int, clock: ManualClock) -> None:
     """Append a dead letter."""
     log.refresh()
-    state = log.stream("main")
+    state = log.core.stream("main")
     assert state is not None
     columns = {
         "_stream": ["main"],
@@ -352,12 +352,12 @@ def set_apart(log: Log, value: int, clock: ManualClock) -> None:
         "v": [value],
     }
     table = pa.Table.from_arrays(
-        [pa.array(columns[field.name]).cast(field.type) for field in log.format.dead_schema],
-        schema=log.format.dead_schema,
+        [pa.array(columns[field.name]).cast(field.type) for field in log.core.format.dead_schema],
+        schema=log.core.format.dead_schema,
     )
     times = log.domain.from_columns(table)
     files = write_data_files(
-        log.storage, table, times, stream="main", seq=state.seq + 1, domain=log.domain, event="dead"
+        log.core.storage, table, times, stream="main", seq=state.seq + 1, domain=log.domain, event="dead"
     )
     nothing = np.empty((0, 1), np.int64), np.empty(0, np.int64)
-    log.commit(CommitRequest("main", "me", *nothing, files=files))
+    log.core.commit(CommitRequest("main", "me", *nothing, files=files))

@@ -71,7 +71,7 @@ def test_checkpoint_goes_where_its_entries_are(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(FileStorage, "put", swapped)
     assert isinstance(storage, FileStorage)
     with pytest.raises(OSError, match="is not there any more"):
-        put_checkpoint(storage, open_log(tmp_path / "a").version, 0)
+        put_checkpoint(storage, open_log(tmp_path / "a").core.version, 0)
     assert not list((tmp_path / "b" / "_delta_log").glob("*checkpoint*"))
     assert not list((tmp_path / "a" / "_delta_log").glob("_last*"))
     assert all(open_log(tmp_path / name).verify().legal for name in ("a", "b"))

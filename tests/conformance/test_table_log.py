@@ -54,10 +54,10 @@ def test_followed_files_are_those_that_delta_rs_lists(path: Path, kind: str) -> 
     def check() -> None:
         follower.refresh()
         fresh = open_log(path)
-        assert follower.version == fresh.version
+        assert follower.core.version == fresh.core.version
         for event in ("message", "progress", "dead"):
-            assert facts(follower._states.files(event)) == facts(fresh._states.files(event))
-        assert len(follower.store.live) == len(DeltaTable(path).file_uris())
+            assert facts(follower.core.states.files(event)) == facts(fresh.core.states.files(event))
+        assert len(follower.core.store.live) == len(DeltaTable(path).file_uris())
 
     check()
     log.compact()
@@ -75,12 +75,12 @@ def test_commits_are_readable_by_delta_rs_as_its_own(path: Path) -> None:
     for i in range(3):
         writer.append(rows(i), advance_to=i + 1)
     table = DeltaTable(path)
-    assert table.version() == log.version == 4
+    assert table.version() == log.core.version == 4
     assert table.transaction_version("timely/main") == 3
     assert {entry["operation"] for entry in table.history()[:3]} == {"WRITE"}
     found = table.to_pyarrow_table(filters=[("_event", "=", "message")])["v"].to_pylist()
     assert sorted(found) == [0, 1, 2]
-    entry = read_entry(log.storage, 4)
+    entry = read_entry(log.core.storage, 4)
     assert entry is not None
     assert entry.apps == {"timely/main"}
     assert not entry.changes_table
@@ -127,7 +127,7 @@ def test_writer_stopped_for_long_puts_nothing_into_the_past(path: Path, monkeypa
     assert outcome.committed
     fresh = open_log(path)
     assert fresh.messages(stream="slow")["v"].to_pylist() == [5]
-    assert fresh.stream("slow") == outcome.state
+    assert fresh.core.stream("slow") == outcome.state
     report = fresh.verify()
     assert report.legal, report.problems
     assert report.messages == 80
@@ -136,14 +136,14 @@ def test_writer_stopped_for_long_puts_nothing_into_the_past(path: Path, monkeypa
 def test_handle_older_than_a_clean_up_puts_nothing_into_the_past(path: Path) -> None:
     log = create_log(path, VALUES, minimum=(0,), streams=2, merge_every=None)
     slept = open_log(path)
-    slept.open_stream("b", owner="b")
+    slept.core.open_stream("b", owner="b")
     other = log.writer("a", owner="a")
     for i in range(3):
         other.append(rows(i))
     DeltaTable(path).create_checkpoint()
     # Others delete in any order: the next entry is gone, and that of the snapshot still there.
-    (path / "_delta_log" / f"{slept.version + 1:020d}.json").unlink()
-    slept.store._looked_at -= 2 * delta_store._LONG_S
+    (path / "_delta_log" / f"{slept.core.version + 1:020d}.json").unlink()
+    slept.core.store._looked_at -= 2 * delta_store._LONG_S
     slept.writer("b", owner="b").append(rows(7))
     fresh = open_log(path)
     assert sorted(fresh.messages()["v"].to_pylist()) == [0, 1, 2, 7]
@@ -172,8 +172,8 @@ def test_log_replaced_by_a_longer_one_behind_a_url_is_noticed(path: Path, tmp_pa
     """Cloud storage tells the size of a file and the second in which it was written."""
     log = create_log(path, VALUES, minimum=(0,))
     log.writer(owner="me").append(rows(0))
-    os.utime(path / "_delta_log" / f"{log.version:020d}.json", (1_700_000_000, 1_700_000_000))
-    store = log.store
+    os.utime(path / "_delta_log" / f"{log.core.version:020d}.json", (1_700_000_000, 1_700_000_000))
+    store = log.core.store
     store.storage = CloudStorage(f"file://{path}")
     store._mark = store._entry_mark()
     assert not log.refresh()
@@ -190,7 +190,7 @@ def test_kept_log_is_refreshed_and_replaced_with_its_table(path: Path, tmp_path:
     assert kept.frontier().to_json() == [3]
     path.rename(tmp_path / "before")
     create_log(path, VALUES, minimum=(0,))
-    assert keep_log(path).log_id != kept.log_id
+    assert keep_log(path).core.log_id != kept.core.log_id
     path.rename(tmp_path / "again")
     with pytest.raises(LogMissingError):
         keep_log(path)

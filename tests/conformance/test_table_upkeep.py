@@ -28,6 +28,7 @@ from spark_timely.log.store import scratch as delta_scratch
 from spark_timely.log.store.delta import DeltaStore
 from spark_timely.log.store.entries import entry_path, parse_entry, put_entry
 from spark_timely.log.store.storage import FileStorage
+from spark_timely.log.writer import StreamWriter
 from spark_timely.time.antichain import Antichain
 from tests.conformance.logs import VALUES, filled, stored
 from tests.faults.harness import long_lane
@@ -78,7 +79,9 @@ def test_entry_that_says_nothing_is_damage_and_no_commit(
         "refresh": log.refresh,
         "append": lambda: log.writer(owner="me").append(rows(9)),
     }
-    with pytest.raises(LogDamagedError, match=rf"entry '_delta_log/{entry.name}' .*version={log.version + 1}") as told:
+    with pytest.raises(
+        LogDamagedError, match=rf"entry '_delta_log/{entry.name}' .*version={log.core.version + 1}"
+    ) as told:
         uses[use]()
     assert told.value.determinate
     assert "spark-timely repair" in str(told.value)
@@ -89,7 +92,7 @@ def test_entry_that_says_nothing_is_damage_and_no_commit(
 
 def test_entry_that_lost_whole_lines_is_damage(path: Path, pauses: list[float]) -> None:
     log = filled(path)
-    entry = path / entry_path(log.version)
+    entry = path / entry_path(log.core.version)
     reader = open_log(path)
     entry.write_bytes(b"".join(entry.read_bytes().splitlines(keepends=True)[:-1]))
     for use in (reader.refresh, lambda: open_log(path)):
@@ -113,7 +116,7 @@ def test_opening_notices_a_damaged_entry_behind_the_newest(
 ) -> None:
     """The library that opens the table takes such an entry for a commit that did less, or nothing."""
     log = filled(path)
-    entry = path / entry_path(log.version)
+    entry = path / entry_path(log.core.version)
     log.writer(owner="me").append(rows(9))
     log.writer(owner="me").append(rows(10))
     entry.write_bytes(damage(entry.read_bytes()))
@@ -149,11 +152,11 @@ def test_states_of_a_version_that_was_read_anew_are_dropped(path: Path) -> None:
     other.advance("main", 8)
     log.refresh()
     assert log.frontier() == Antichain.of(8)
-    entry = path / entry_path(log.version)
+    entry = path / entry_path(log.core.version)
     info = json.dumps({"commitInfo": {"operation": "REPAIR"}})
     entry.unlink()
     entry.write_text(info + "\n")
-    for use in (log.refresh, log.frontier, log.files, log.refresh):  # however often
+    for use in (log.refresh, log.frontier, log.core.files, log.refresh):  # however often
         with pytest.raises(RolledBackError, match="at seq=3, this handle has seen 'main' at seq=4"):
             use()
     assert open_log(path).frontier() == Antichain.of(3)
@@ -196,7 +199,7 @@ def test_handle_refuses_a_log_restored_and_written_again(
         DeltaTable(path).optimize.compact()
     stored_before = sorted(path.rglob("*"))
     uses: list[Callable[[], object]] = [
-        *(log.refresh, log.frontier, log.messages, log.files, log.progress, log.dead, log.streams),
+        *(log.refresh, log.frontier, log.messages, log.core.files, log.core.progress, log.dead, log.streams),
         lambda: writer.append(rows(20), advance_to=20),
     ]
     for use in (*uses, *uses):
@@ -246,7 +249,7 @@ def test_handles_that_commit_once_tidy_up_too(path: Path) -> None:
     assert longest <= 10 + 2 * 5
     log = open_log(path)
     assert log.verify().messages == 40
-    assert not log.upkeep_problems()
+    assert not log.core.upkeep_problems()
 
 
 def test_progress_of_handles_that_commit_once_is_merged(path: Path) -> None:
@@ -254,8 +257,8 @@ def test_progress_of_handles_that_commit_once_is_merged(path: Path) -> None:
     for i in range(1, 31):
         open_log(path, merge_every=10).writer(owner="me").append(rows(i), advance_to=i)
     log = open_log(path)
-    assert len(log.progress_files()) <= 14
-    assert len(log.files()) <= 14
+    assert len(log.core.progress_files()) <= 14
+    assert len(log.core.files()) <= 14
     assert log.verify().messages == 30
 
 
@@ -274,7 +277,7 @@ def test_checkpoint_is_not_read_again_to_open(path: Path, monkeypatch: pytest.Mo
         return read(self, name)
 
     monkeypatch.setattr(FileStorage, "read", noted)
-    assert open_log(path).version == log.version
+    assert open_log(path).core.version == log.core.version
     assert any(name.startswith("_delta_log/") for name in names)
     assert not any(".checkpoint." in name for name in names)
 
@@ -283,8 +286,8 @@ def test_compact_writes_a_checkpoint_and_deletes_old_entries(path: Path, monkeyp
     log = filled(path)
     monkeypatch.setattr(delta_upkeep, "KEEP_VERSIONS", 2)
     log.compact()
-    assert (path / "_delta_log" / f"{log.version:020d}.checkpoint.parquet").exists()
-    assert entries(path)[0] == f"{log.version - 2:020d}.json"
+    assert (path / "_delta_log" / f"{log.core.version:020d}.checkpoint.parquet").exists()
+    assert entries(path)[0] == f"{log.core.version - 2:020d}.json"
     assert open_log(path).verify().messages == 6
 
 
@@ -325,7 +328,7 @@ def test_nothing_is_deleted_before_its_replacement_reads_back(
     for i in range(1, 30):
         assert log.writer(owner="me").append(rows(i), advance_to=i).committed
     assert entries(path) == [f"{i:020d}.json" for i in range(31)]
-    assert any("put off" in problem for problem in log.upkeep_problems())
+    assert any("put off" in problem for problem in log.core.upkeep_problems())
 
 
 @pytest.mark.usefixtures("_soon")
@@ -369,7 +372,7 @@ def test_failing_upkeep_is_a_warning_and_no_unclear_commit(
             assert writer.append(rows(i), advance_to=i).committed
     assert "No space left on device" in caplog.text
     assert tried == list(range(5, 62, 10)), "not at each commit"
-    assert any("No space left on device" in problem for problem in log.upkeep_problems())
+    assert any("No space left on device" in problem for problem in log.core.upkeep_problems())
     # Another process sees it too, by the state of the table.
     main(["stats", str(path)])
     assert re.search("warning +no checkpoint since version 0, 61 commits ago", capsys.readouterr().out)
@@ -378,8 +381,8 @@ def test_failing_upkeep_is_a_warning_and_no_unclear_commit(
     monkeypatch.undo()
     main(["compact", str(path)])
     assert "warning" not in capsys.readouterr().out
-    log.tidy()
-    assert log.upkeep_problems() == []
+    log.core.tidy()
+    assert log.core.upkeep_problems() == []
     assert log.verify().messages == 60
 
 
@@ -391,7 +394,7 @@ def test_any_failure_of_upkeep_leaves_the_commit_as_it_is(path: Path, monkeypatc
 
     monkeypatch.setattr(DeltaStore, "tidy", fail)
     assert log.writer(owner="me").append(rows(9), advance_to=10).committed
-    assert log.upkeep_problems() == ["tidying the table's log was put off: 'MemoryError'"]
+    assert log.core.upkeep_problems() == ["tidying the table's log was put off: 'MemoryError'"]
 
 
 # Features and properties ----------------------------------------------------------------------------
@@ -425,9 +428,9 @@ def test_own_entries_need_every_property_to_be_known(
     own: list[int] = []
     put = delta_upkeep.put_checkpoint
     monkeypatch.setattr(delta_upkeep, "put_checkpoint", lambda *of: own.append(of[1]) or put(*of))
-    log.tidy()
-    assert own == ([log.version] if engine == "spark-timely" else [])
-    assert (path / "_delta_log" / f"{log.version:020d}.checkpoint.parquet").exists()
+    log.core.tidy()
+    assert own == ([log.core.version] if engine == "spark-timely" else [])
+    assert (path / "_delta_log" / f"{log.core.version:020d}.checkpoint.parquet").exists()
 
 
 def with_metadata(path: Path, edit: Callable[[dict[str, Any]], None]) -> None:
@@ -506,7 +509,7 @@ def test_creation_that_was_reported_failed_keeps_its_file(
     monkeypatch.setattr(delta_store, "create_table_with_add_actions", report_failure)
     if readable:
         log = create_log(path, VALUES, minimum=(0,), single_writer=True)
-        assert log.unclaimed == 1
+        assert log.core.unclaimed == 1
     else:
         with pytest.raises(StorageError, match="could not tell whether log") as told:
             create_log(path, VALUES, minimum=(0,), single_writer=True)
@@ -543,7 +546,7 @@ def test_creation_that_surely_lost_deletes_its_own_file(
     monkeypatch.setattr(delta_store, "create_table_with_add_actions", first_another)
     log = create_log(path, VALUES, minimum=(0,), single_writer=single_writer, exist_ok=True)
     assert len(first_files(path)) == 1
-    assert log.unclaimed == 1
+    assert log.core.unclaimed == 1
 
 
 # Commits whose outcome is unclear --------------------------------------------------------------------
@@ -555,7 +558,7 @@ def test_unclear_commit_that_was_merged_is_reported_as_done(later: int) -> None:
     log = MemoryLog.create(VALUES, minimum=(0,), merge_every=None)
     writer = log.writer(owner="me")
     writer.append(rows(1), advance_to=2)
-    inner, merged = log.store, []
+    inner, merged = log.core.store, []
 
     class Unclear(UnreliableStore):
         def transact(self, *args: Any, **more: Any) -> None:
@@ -564,15 +567,15 @@ def test_unclear_commit_that_was_merged_is_reported_as_done(later: int) -> None:
                 other = log.another()
                 for i in range(later):
                     other.writer(owner="me").append(rows(5 + i))
-                merge_progress_files(other._states, "main", 2)
+                merge_progress_files(other.core.states, "main", 2)
                 merged.append(other)
                 raise StorageError("could not commit: found a lost connection", determinate=False)
 
-    log.store = Unclear(inner)
+    log.core.store = Unclear(inner)
     outcome = writer.append(rows(3), advance_to=4)
     assert outcome.committed
     assert merged
-    log.store = inner
+    log.core.store = inner
     log.refresh()
     assert sorted(log.messages()["v"].to_pylist()) == sorted([1, 3, *range(5, 5 + later)])
 
@@ -584,7 +587,7 @@ def test_unclear_commit_that_was_forgotten_is_not_done_twice(since: int, *, fail
     log = MemoryLog.create(VALUES, minimum=(0,), merge_every=None)
     writer = log.writer(owner="me")
     writer.append(rows(1), advance_to=2)
-    inner, later = log.store, []
+    inner, later = log.core.store, []
 
     class Unclear(UnreliableStore):
         def transact(self, *args: Any, **more: Any) -> None:
@@ -598,19 +601,19 @@ def test_unclear_commit_that_was_forgotten_is_not_done_twice(since: int, *, fail
                 if fails:
                     raise StorageError("could not commit: found a lost connection", determinate=False)
 
-    log.store = Unclear(inner)
+    log.core.store = Unclear(inner)
     if since == 4:
         assert writer.append(rows(20), advance_to=4).committed
     else:
         with pytest.raises(StorageError, match="found seq=2 forgotten meanwhile") as told:
             writer.append(rows(20), advance_to=4)
         assert not told.value.determinate
-        log.store = inner
+        log.core.store = inner
         for _ in range(2):
             with pytest.raises(SinceViolationError, match="has forgotten commit seq=2, which may have been an append"):
                 writer.append(rows(20))
-    log.store = inner
-    assert log.bases() == {"main": 2 if since == 4 else 3}
+    log.core.store = inner
+    assert log.core.bases() == {"main": 2 if since == 4 else 3}
     assert writer.append(rows(21)).committed
     log.refresh()
     assert sorted(log.messages()["v"].to_pylist()) == [20, 21, 36, 37]
@@ -619,56 +622,56 @@ def test_unclear_commit_that_was_forgotten_is_not_done_twice(since: int, *, fail
 # Appends with a key ----------------------------------------------------------------------------------
 
 
-def keyed(path: Path | None) -> Any:
+def keyed(path: Path | None) -> tuple[Any, StreamWriter]:
     log = MemoryLog.create(VALUES, minimum=(0,)) if path is None else create_log(path, VALUES, minimum=(0,))
-    return log.writer(owner="me")
+    return log, log.writer(owner="me")
 
 
 @pytest.mark.parametrize("kind", ["memory", "delta"])
 def test_append_with_a_key_repeated_is_there_once(kind: str, path: Path) -> None:
-    writer = keyed(None if kind == "memory" else path)
+    log, writer = keyed(None if kind == "memory" else path)
     for key, to in ((3, 5), (7, 9)):
         assert writer.append(rows(to - 1, to), advance_to=to, batch=key).committed
-    before = stored(writer.log)
+    before = stored(log)
     for key, to in ((7, 9), (3, 5), (7, 9)):
         # Its times were passed since: it is no late row, but the same append.
         outcome = writer.append(rows(to - 1, to), advance_to=to, batch=key)
         assert not outcome.committed
         assert outcome.state.seq == 2
-    assert stored(writer.log) == before
-    assert sorted(writer.log.messages()["v"].to_pylist()) == [4, 5, 8, 9]
+    assert stored(log) == before
+    assert sorted(log.messages()["v"].to_pylist()) == [4, 5, 8, 9]
     writer.append(rows(10), advance_to=[], batch=8)
     assert not writer.append(rows(10), advance_to=[], batch=8).committed, "also where it closed the stream"
 
 
 def test_key_with_other_rows_or_out_of_order_is_refused() -> None:
-    writer = keyed(None)
+    log, writer = keyed(None)
     writer.append(rows(4, 5), batch=3)
     with pytest.raises(RolledBackError, match="found other rows in it"):
         writer.append(pa.table({"_time": [4, 5], "v": [4, 6]}), batch=3)
     with pytest.raises(RolledBackError, match="found batch=3 in it, and none of this key"):
         writer.append(rows(4), batch=2)
-    assert writer.log.messages()["v"].to_pylist() == [4, 5]
+    assert log.messages()["v"].to_pylist() == [4, 5]
 
 
 @pytest.mark.parametrize("kind", ["memory", "delta"])
 @pytest.mark.parametrize("later", [0, 1])
 def test_key_is_refused_with_other_progress_alone(kind: str, later: int, path: Path) -> None:
-    writer = keyed(None if kind == "memory" else path)
+    log, writer = keyed(None if kind == "memory" else path)
     writer.append(rows(4, 5), advance_to=4, batch=2)
     for i in range(later):
         writer.append(rows(8), advance_to=8, batch=3 + i)
-    before = stored(writer.log)
+    before = stored(log)
     for other in ({"advance_to": 50}, {"advance_to": 3}, {"advance_to": []}, {}, {"progress": ([[0], [5]], [-1, 1])}):
         with pytest.raises(RolledBackError, match=r"other progress, which left the stream at \[4\]"):
             writer.append(rows(4, 5), batch=2, **other)
     for same in ({"advance_to": [4]}, {"progress": ([[0], [4], [9]], [-1, 1, 0])}):
         assert not writer.append(rows(4, 5), batch=2, **same).committed
-    assert stored(writer.log) == before
+    assert stored(log) == before
 
 
 def test_key_without_progress_is_repeated_without_progress() -> None:
-    writer = keyed(None)
+    _, writer = keyed(None)
     writer.append(rows(4, 5), batch=2)
     assert not writer.append(rows(4, 5), batch=2).committed
     with pytest.raises(RolledBackError, match="other progress"):
@@ -685,8 +688,8 @@ def test_append_with_a_key_is_never_doubled_by_unclear_outcomes() -> None:
     for seed in range(1000 if long_lane() else 20):
         log = MemoryLog.create(VALUES, minimum=(0,), merge_every=3)
         writer = log.writer(owner="me")
-        inner = log.store
-        log.store = UnreliableStore(inner, seed=seed, happens=0.5, reports_failure=0.7)
+        inner = log.core.store
+        log.core.store = UnreliableStore(inner, seed=seed, happens=0.5, reports_failure=0.7)
         for key in range(6):
             for _ in range(100):
                 try:
@@ -694,7 +697,7 @@ def test_append_with_a_key_is_never_doubled_by_unclear_outcomes() -> None:
                 except StorageError:
                     continue
                 break
-        log.store = inner
+        log.core.store = inner
         log.refresh()
         assert sorted(log.messages()["v"].to_pylist()) == sorted([*range(6), *range(6)])
         assert log.verify().legal
@@ -747,8 +750,8 @@ def test_log_that_is_not_to_be_flushed_is_not(path: Path, monkeypatch: pytest.Mo
     found = flushes(monkeypatch)
     log = filled(path, flush=False)
     assert found == []
-    assert log.upkeep_problems()[0].startswith("files are not flushed, as was asked for")
-    assert open_log(path).upkeep_problems() == []
+    assert log.core.upkeep_problems()[0].startswith("files are not flushed, as was asked for")
+    assert open_log(path).core.upkeep_problems() == []
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP])
@@ -769,7 +772,9 @@ def test_place_that_cannot_flush_folders_is_warned_of_once(
         f"log {str(path)!r}: the file system cannot flush folders: a power cut can take the latest commits"
     ]
     assert log.verify().messages == 6
-    assert log.upkeep_problems() == ["the file system cannot flush folders: a power cut can take the latest commits"]
+    assert log.core.upkeep_problems() == [
+        "the file system cannot flush folders: a power cut can take the latest commits"
+    ]
 
 
 def test_disk_that_fails_to_flush_rows_refuses_the_append(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -823,11 +828,11 @@ def test_entries_tidied_away_while_others_flush_are_no_error(
 
     monkeypatch.setattr(FileStorage, "flush", behind)
     if gone == "entry":
-        log.store.flush()
+        log.core.store.flush()
         assert calls == [calls[0], calls[0] - 1]
     else:
         with pytest.raises(StorageError, match="could not flush"):
-            log.store.flush()
+            log.core.store.flush()
 
 
 def test_only_a_refused_commit_says_the_table_is_unwritable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,18 +41,18 @@ def grown(log: Log, start: int, stop: int) -> None:
 
 def live(log: Log) -> set[str]:
     log.refresh()
-    return {path for event in rules.EVENTS for path in log.store.live.index(event).paths.tolist()}
+    return {path for event in rules.EVENTS for path in log.core.store.live.index(event).paths.tolist()}
 
 
 def replaced(log: Log) -> set[str]:
     """Files on the disk that commits took out; others may be there whose commits failed, or are unclear."""
-    return (set(log.store.replaced(1 << 62)) & stored(log)) - live(log)
+    return (set(log.core.store.replaced(1 << 62)) & stored(log)) - live(log)
 
 
 def swept(log: Log, now_ms: int, sweep: rules.Sweep | None = None) -> dict[str, int]:
     """Sweep as upkeep does; return what is left."""
     sweep = sweep or rules.Sweep()
-    sweep.run(log._states, now_ms=now_ms)
+    sweep.run(log.core.states, now_ms=now_ms)
     return sweep.waiting
 
 
@@ -105,7 +105,7 @@ def test_upkeep_deletes_what_was_replaced_long_ago(maker: LogMaker) -> None:
     for handle in (log, maker.another(log), other):
         handle.refresh()
         assert values(handle) == list(range(74))
-        assert handle.upkeep_problems() == []
+        assert handle.core.upkeep_problems() == []
         assert handle.verify().legal
 
 
@@ -115,7 +115,7 @@ def test_files_that_nobody_named_yet_are_kept(maker: LogMaker) -> None:
     (file,) = written(log, [(3, 3)], seq=9)
     for _ in range(2):
         assert log.vacuum(older_than="0s", unknown=True).files == 0
-    assert log.storage.exists(file.path)
+    assert log.core.storage.exists(file.path)
 
 
 def test_retainers_keep_files_for_plans_of_an_hour(maker: LogMaker) -> None:
@@ -140,7 +140,7 @@ def test_vacuum_of_no_length_is_refused(maker: LogMaker) -> None:
 def test_copies_of_a_handle_delete_as_it_does(path: Path) -> None:
     log = create_log(path, VALUES, minimum=(0,), auto_vacuum=False, auto_compact=False)
     assert not pickle.loads(pickle.dumps(log)).auto_vacuum
-    assert open_log(path).auto_vacuum
+    assert open_log(path).core.auto_vacuum
 
 
 def test_unknown_files_go_where_they_are_asked_for(path: Path) -> None:
@@ -158,7 +158,7 @@ def test_unknown_files_go_where_they_are_asked_for(path: Path) -> None:
 
 def test_files_of_a_restored_table_are_kept(path: Path) -> None:
     log = filled(path)
-    version = log.version
+    version = log.core.version
     log.compact(target_file_size="1kb", min_files=2)
     assert stored(log) - live(log)
     DeltaTable(str(path)).restore(version)
@@ -173,7 +173,7 @@ def test_files_of_a_restored_table_are_kept(path: Path) -> None:
 
 def test_restore_between_the_look_and_the_delete_is_seen(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = filled(path)
-    version = log.version
+    version = log.core.version
     log.compact(min_files=2)
     delete = rules._delete
 
@@ -214,7 +214,7 @@ def test_names_that_are_not_of_a_log_are_left(path: Path) -> None:
         "_event=message/deep/a.parquet",
     ]
     lines = [{"remove": {"path": name, "deletionTimestamp": 1, "dataChange": False, "size": 3}} for name in named]
-    entry = path / "log" / "_delta_log" / f"{log.version + 1:020d}.json"
+    entry = path / "log" / "_delta_log" / f"{log.core.version + 1:020d}.json"
     entry.write_text("\n".join(map(json.dumps, lines)) + "\n")
     again = open_log(path / "log")
     assert again.vacuum(older_than="0s").files == 0
@@ -258,12 +258,12 @@ def test_what_is_due_soon_is_remembered(path: Path, monkeypatch: pytest.MonkeyPa
     log = filled(path)
     log.compact(min_files=2)
     old = replaced(log)
-    monkeypatch.setattr(type(log.store), "is_due", lambda store: True)
-    moments = [at for at, _ in log.store.replaced(1 << 62).values()]
-    kept = log.store.replaced_kept_ms
+    monkeypatch.setattr(type(log.core.store), "is_due", lambda store: True)
+    moments = [at for at, _ in log.core.store.replaced(1 << 62).values()]
+    kept = log.core.store.replaced_kept_ms
     sweep = rules.Sweep()
     assert set(swept(log, min(moments) + kept - 10_000, sweep)) == old == replaced(log)
-    monkeypatch.setattr(type(log.store), "is_due", lambda store: False)
+    monkeypatch.setattr(type(log.core.store), "is_due", lambda store: False)
     assert set(swept(log, min(moments) + kept - 1, sweep)) == old
     assert swept(log, max(moments) + kept, sweep) == {}
     assert not replaced(log)
@@ -273,18 +273,18 @@ def test_what_cannot_be_deleted_does_not_add_up(path: Path, monkeypatch: pytest.
     monkeypatch.setattr(rules, "_MOST_WAITING", 3)
     clock = Ahead()
     log = create_log(path, VALUES, minimum=(0,), merge_every=4, clock=clock)
-    monkeypatch.setattr(type(log.storage), "delete_all", refuse)
+    monkeypatch.setattr(type(log.core.storage), "delete_all", refuse)
     grown(log, 0, 21)
     clock.seconds = 25 * HOUR
     grown(log, 21, 45)
-    assert len(log._sweep.waiting) == 3
-    (problem,) = log.upkeep_problems()
+    assert len(log.core._sweep.waiting) == 3
+    (problem,) = log.core.upkeep_problems()
     assert problem.startswith("deleting replaced files was put off: ")
     assert "found no rights" in problem
     monkeypatch.undo()
     grown(log, 45, 66)
-    assert log.upkeep_problems() == []
-    assert not log._sweep.waiting
+    assert log.core.upkeep_problems() == []
+    assert not log.core._sweep.waiting
 
 
 def refuse(*args: object) -> None:
@@ -297,7 +297,7 @@ def test_files_that_are_still_named_are_deleted_once(path: Path, monkeypatch: py
     log = filled(path)
     log.compact(min_files=2)
     n_old = len(replaced(log))
-    monkeypatch.setattr(type(log.store), "is_due", lambda store: True)
+    monkeypatch.setattr(type(log.core.store), "is_due", lambda store: True)
     sweep = rules.Sweep()
     for turn in range(1, n_old // 2 + 2):
         # The checkpoint names them for a day: what is deleted stands in nobody's way.
@@ -325,7 +325,7 @@ class Overtaken:
 def test_refresh_sees_what_went_behind_its_look(path: Path) -> None:
     log, other = create_log(path, VALUES, minimum=(0,), merge_every=None), open_log(path, merge_every=None)
     grown(other, 0, 12)
-    overtaken = Overtaken(log.store, "refresh", path)
+    overtaken = Overtaken(log.core.store, "refresh", path)
     assert log.refresh()
     assert overtaken.left == 0
     assert values(log) == list(range(12))
@@ -336,7 +336,7 @@ def test_two_vacuums_at_once_leave_each_other_alone(path: Path) -> None:
     grown(log, 0, 12)
     log.compact()
     grown(log, 12, 24)
-    overtaken = Overtaken(log.store, "replaced", path)
+    overtaken = Overtaken(log.core.store, "replaced", path)
     log.vacuum(older_than="0s")
     assert overtaken.left == 0
     assert values(log) == list(range(24))
@@ -355,8 +355,8 @@ def test_file_that_was_deleted_by_hand_is_missed_all_the_same(path: Path) -> Non
 def test_decision_sees_what_went_behind_its_look(path: Path) -> None:
     log, other = create_log(path, VALUES, minimum=(0,), streams=2), open_log(path, merge_every=None)
     grown(other, 0, 12)
-    overtaken = Overtaken(log.store, "refresh", path)
-    log.open_stream("other", owner="you")
+    overtaken = Overtaken(log.core.store, "refresh", path)
+    log.core.open_stream("other", owner="you")
     assert overtaken.left == 0
     assert set(log.streams()) == {"main", "other"}
     assert values(log) == list(range(12))

@@ -20,6 +20,7 @@ from spark_timely.errors import (
     UpperMismatchError,
 )
 from spark_timely.log import Log, streams
+from spark_timely.log.core import LogCore
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.machine.state import CommitOutcome
 from spark_timely.log.writer import StreamWriter
@@ -32,12 +33,12 @@ from tests.faults.unreliable import UnreliableStore
 class Gone(UnreliableStore):
     """A store that cannot be reached from the next commit on, which happens or not, or happens late."""
 
-    def __init__(self, log: Log, *, happens: str, error: type[BaseException] = StorageError) -> None:
-        super().__init__(log.store, happens=1.0, reports_failure=0.0)
-        self.log, self.how, self.error = log, happens, error
+    def __init__(self, core: LogCore, *, happens: str, error: type[BaseException] = StorageError) -> None:
+        super().__init__(core.store, happens=1.0, reports_failure=0.0)
+        self.core, self.how, self.error = core, happens, error
         self.gone = False
         self.late: list[Callable[[], None]] = []
-        log.store = self
+        core.store = self
 
     def transact(self, *args: Any, **kwargs: Any) -> None:
         if self.how == "now":
@@ -54,7 +55,7 @@ class Gone(UnreliableStore):
 
     def back(self) -> None:
         """Reach the store again."""
-        self.log.store = self.inner
+        self.core.store = self.inner
 
     def _lost(self) -> BaseException:
         if self.error is StorageError:
@@ -74,7 +75,7 @@ def told(act: Callable[[], CommitOutcome]) -> CommitOutcome:
 
 def lost_append(writer: StreamWriter, table: pa.Table, how: str, **progress: Any) -> Gone:
     """Append, and lose the store meanwhile."""
-    gone = Gone(writer.log, happens=how)  # type: ignore[arg-type]
+    gone = Gone(writer.core, happens=how)
     with pytest.raises(StorageError) as caught:
         writer.append(table, **progress)
     assert not caught.value.determinate
@@ -115,13 +116,13 @@ def test_unclear_append_repeated_is_there_once(log: Log, how: str, between: int)
         told(lambda i=i: writer.append(rows((9, 10 + i)), batch=1 + i))  # type: ignore[misc]
     if how == "late" and not between:
         # The write takes effect between the look and the commit of the repetition.
-        inner, late = log.store, gone.late
-        log.store = UnreliableStore(inner, happens=1.0, reports_failure=0.0, before_commit=lambda: late.pop()())
+        inner, late = log.core.store, gone.late
+        log.core.store = UnreliableStore(inner, happens=1.0, reports_failure=0.0, before_commit=lambda: late.pop()())
         outcome = writer.append(rows((3, 3), (4, 4)), advance_to=3)
-        log.store = inner
+        log.core.store = inner
     else:
         outcome = told(lambda: writer.append(rows((3, 3), (4, 4)), advance_to=3))
-    if not isinstance(log.store, UnreliableStore):
+    if not isinstance(log.core.store, UnreliableStore):
         assert outcome.committed == (how == "never" or (how == "late" and bool(between)))
     assert values(log) == [1, 3, 4, *range(10, 10 + between)]
     assert log.frontier() == Antichain.of(3)
@@ -172,17 +173,17 @@ def test_unclear_append_outlives_further_failures(plain: Log) -> None:
     writer = plain.writer(owner="me")
     lost_append(writer, rows((3, 3)), "never")
     lost_append(writer, rows((3, 3)), "now")
-    inner = plain.store
+    inner = plain.core.store
     store = UnreliableStore(inner)
 
     def fail() -> None:
         raise StorageError("could not flush: found a full disk")
 
     store.flush = fail  # type: ignore[method-assign]
-    plain.store = store
+    plain.core.store = store
     with pytest.raises(StorageError, match="full disk"):
         writer.append(rows((3, 3)))
-    plain.store = inner
+    plain.core.store = inner
     assert not writer.append(rows((3, 3))).committed
     assert writer.append(rows((3, 3))).committed
     assert values(plain) == [3, 3]
@@ -190,7 +191,7 @@ def test_unclear_append_outlives_further_failures(plain: Log) -> None:
 
 def test_interrupted_append_is_there_once(plain: Log) -> None:
     writer = plain.writer(owner="me")
-    gone = Gone(plain, happens="now", error=KeyboardInterrupt)  # type: ignore[arg-type]
+    gone = Gone(plain.core, happens="now", error=KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         writer.append(rows((3, 3)))
     gone.back()
@@ -202,8 +203,8 @@ def test_interrupted_append_is_there_once(plain: Log) -> None:
 def test_unclear_append_that_closes_is_repeated(plain: Log, key: int | None) -> None:
     writer = plain.writer(owner="me")
     gone = lost_append(writer, rows((3, 3)), "late", advance_to=[], **({} if key is None else {"batch": key}))
-    inner = plain.store
-    plain.store = UnreliableStore(inner, happens=1.0, reports_failure=0.0, before_commit=lambda: gone.late.pop()())
+    inner = plain.core.store
+    plain.core.store = UnreliableStore(inner, happens=1.0, reports_failure=0.0, before_commit=lambda: gone.late.pop()())
     for _ in range(2 if key is not None else 1):
         assert not writer.append(rows((3, 3)), advance_to=[], batch=key).committed
     with pytest.raises(ClosedError):
@@ -217,7 +218,7 @@ def test_files_of_an_append_that_did_not_happen_are_deleted(plain: Log) -> None:
     assert writer.append(rows((4, 4))).committed
     writer.append(rows((5, 5)))
     plain.refresh()
-    assert {path for path in stored(plain) if "message" in path} == set(plain.files().paths.tolist())
+    assert {path for path in stored(plain) if "message" in path} == set(plain.core.files().paths.tolist())
 
 
 def test_two_writers_with_one_clock_know_their_appends_apart(maker: LogMaker) -> None:
@@ -247,7 +248,7 @@ def test_unclear_append_with_a_key_is_repeated_by_anyone(maker: LogMaker, how: s
         told(lambda writer=writer: writer.advance(5))  # type: ignore[misc]
         told(lambda writer=writer: writer.append(rows((8, 8)), batch=None))  # type: ignore[misc]
     assert values(log) == [3, 4, 8, 8, 8]
-    state = log.stream("main")
+    state = log.core.stream("main")
     assert state is not None
     assert (state.batch, state.frontier) == (17, Antichain.of(5))
     assert log.verify().legal
@@ -256,7 +257,7 @@ def test_unclear_append_with_a_key_is_repeated_by_anyone(maker: LogMaker, how: s
 def test_key_that_another_process_takes_first_is_judged(maker: LogMaker) -> None:
     log = maker.create(VALUES)
     writer, rival = log.writer(owner="me"), maker.another(log).writer(owner="me")
-    inner = log.store
+    inner = log.core.store
 
     def race(key: int, table: pa.Table, by_rival: dict[str, Any], **progress: Any) -> CommitOutcome:
         given = dict(by_rival)
@@ -267,11 +268,11 @@ def test_key_that_another_process_takes_first_is_judged(maker: LogMaker) -> None
             told(lambda: rival.append(given.pop("rows"), **given) if "rows" in given else rival.append(table, **given))
 
         store.before_commit = first
-        log.store = store
+        log.core.store = store
         try:
             return writer.append(table, batch=key, **progress)
         finally:
-            log.store = inner
+            log.core.store = inner
             log.refresh()
 
     same = race(1, rows((3, 3)), {"batch": 1, "advance_to": 2}, advance_to=2)
@@ -286,7 +287,7 @@ def test_key_that_another_process_takes_first_is_judged(maker: LogMaker) -> None
         race(6, rows((9, 9)), {"rows": rows((10, 10))})
     assert values(log) == [3, 5, 6, 8, 10]
     assert log.frontier() == Antichain.of(6)
-    live = set(log.files().paths.tolist())
+    live = set(log.core.files().paths.tolist())
     assert {path for path in stored(log) if "message" in path} >= live
 
 
@@ -344,15 +345,17 @@ def test_unclear_advance_is_repeated(plain: Log, how: str, close: bool) -> None:
         else:
             writer.advance(5)
 
-    gone = Gone(plain, happens=how)  # type: ignore[arg-type]
+    gone = Gone(plain.core, happens=how)
     with pytest.raises(StorageError, match="no network"):
         act()
     gone.back()
     if how == "late":
-        inner = plain.store
-        plain.store = UnreliableStore(inner, happens=1.0, reports_failure=0.0, before_commit=lambda: gone.late.pop()())
+        inner = plain.core.store
+        plain.core.store = UnreliableStore(
+            inner, happens=1.0, reports_failure=0.0, before_commit=lambda: gone.late.pop()()
+        )
         act()
-        plain.store = inner
+        plain.core.store = inner
     act()
     act()
     plain.refresh()
@@ -394,10 +397,10 @@ def test_writer_that_lives_on_notices_a_log_that_went_back(tmp_path: Path) -> No
         assert writer.append(pa.table({"_time": [key], "v": [key]}), advance_to=key + 1, batch=key).committed
     table = DeltaTable(path)
     table.restore(table.version() - 2)
-    version = open_log(path).version
+    version = open_log(path).core.version
     for other in (pa.table({"_time": [5], "v": [5]}), pa.table({"_time": [9], "v": [9]})):
         with pytest.raises(RolledBackError, match=r"'main' at seq=3, this handle has seen 'main' at seq=5"):
             writer.append(other, advance_to=10, batch=5)
-    assert open_log(path).version == version
+    assert open_log(path).core.version == version
     again = open_log(path).writer("main", owner="me")
     assert again.append(pa.table({"_time": [3, 4], "v": [3, 4]}), advance_to=5, batch=5).committed

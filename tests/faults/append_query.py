@@ -21,22 +21,22 @@ VALUES = pa.schema([("v", pa.int64())])
 def run_batch(log: Log, batch: int) -> None:
     """Append micro-batch `batch` as a query would, that may have been restarted: rows (b, b), (b + 2, b)."""
     log.refresh()
-    state = log.open_stream("main", owner="query")
+    state = log.core.open_stream("main", owner="query")
     seq = state.seq
-    if state.batch == batch and (done := log.recorded("main", batch)) is not None:
+    if state.batch == batch and (done := log.core.recorded("main", batch)) is not None:
         seq = done.seq - 1  # judged by what was held before its first commit
     held = int((state.before if seq < state.seq else state.counts).times[0, 0])
     times = np.array([[batch], [batch + 2]], np.int64)
     payload = pa.table({"v": pa.array([batch, batch], pa.int64())})
-    table = message_table(log.format, payload, times, "main", seq + 1)
-    files = write_data_files(log.storage, table, times, stream="main", seq=seq + 1, domain=log.domain)
+    table = message_table(log.core.format, payload, times, "main", seq + 1)
+    files = write_data_files(log.core.storage, table, times, stream="main", seq=seq + 1, domain=log.domain)
     request = CommitRequest(
         "main", "query", np.array([[held], [batch + 1]]), np.array([-1, 1]), batch=batch, expected_seq=seq, files=files
     )
-    outcome = log.commit(request)
+    outcome = log.core.commit(request)
     if outcome.duplicate:
         for file in files:
-            log.storage.delete(file.path)
+            log.core.storage.delete(file.path)
 
 
 def run_query(make: Callable[[], Log], n_batches: int, done: list[int] | None = None) -> None:
@@ -61,7 +61,7 @@ def assert_exactly_once(log: Log, n_batches: int) -> None:
     assert report.legal, report.problems
     assert Counter(log.messages()["v"].to_pylist()) == dict.fromkeys(range(n_batches), 2)
     assert log.frontier() == Antichain.of(n_batches)
-    state = log.stream("main")
+    state = log.core.stream("main")
     assert state is not None
     assert (state.seq, state.batch) == (n_batches, n_batches - 1)
 
@@ -75,4 +75,4 @@ def racing(log: Log, act: Callable[[], None], times: int = 1) -> None:
             left[0] -= 1
             act()
 
-    log.store = UnreliableStore(log.store, happens=1.0, reports_failure=0.0, before_commit=before)
+    log.core.store = UnreliableStore(log.core.store, happens=1.0, reports_failure=0.0, before_commit=before)

@@ -65,5 +65,5 @@ def test_processes_that_add_columns_at_once_all_end(tmp_path: Path) -> None:
     assert log.frontier().elements == ((TURNS,),)
     report = log.verify()
     assert report.legal, report.problems
-    live = set(log.files().paths.tolist()) | set(log.progress_files().paths.tolist())
+    live = set(log.core.files().paths.tolist()) | set(log.core.progress_files().paths.tolist())
     assert len(live) < 8 * (TURNS + 1) * 2  # files were merged meanwhile, under both schemas

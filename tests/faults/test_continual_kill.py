@@ -79,7 +79,7 @@ def check(folder: Path, histories: dict[str, History], at: int) -> None:
         log = st.open_log(folder / "out")
     except LogMissingError:  # it died before the log was made
         return
-    state = log.stream("main")
+    state = log.core.stream("main")
     if state is None or state.note.output is None or state.note.output.task is None:
         assert log.messages().num_rows == 0
         return
@@ -119,7 +119,7 @@ def test_task_killed_between_any_two_steps(tmp_path: Path) -> None:
     tell(f"killed at steps {killed}")
     assert st.open_log(tmp_path / "out").frontier().to_json() == [UP_TO], f"seed {seed}"
     assert sum(step >= 0 for step in killed) >= 3, f"seed {seed}: {killed}"
-    commits = st.open_log(tmp_path / "out").stream("main")
+    commits = st.open_log(tmp_path / "out").core.stream("main")
     assert commits is not None
     # A write time is one commit, however often its process died: a beginning, a move per look, and those.
     times = Task(job.SOURCES, histories, [(0, job.BODY)], Began(1, True)).write_times()

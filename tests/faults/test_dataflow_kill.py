@@ -87,7 +87,7 @@ def commits_of(path: Path) -> list[tuple[object, ...]]:
     """Return of each commit of an output: its number, by which times it moved, and its rows."""
     log = spark_timely.open_log(path)
     moves: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for row in log.progress().to_pylist():
+    for row in log.core.progress().to_pylist():
         if row["_delta"]:
             moves[row["_seq"]].append((row["_time"], row["_delta"]))
     messages = log.messages()

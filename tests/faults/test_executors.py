@@ -171,7 +171,7 @@ def check(path: Path, wanted: list[tuple[int, tuple[tuple[str, object], ...]]], 
     )
     assert report.canonical_hash == digest([((time,), dict(row)) for time, row in wanted], [(frontier,)])
     found = {str(file.relative_to(path)) for file in path.rglob("*.parquet") if "_delta_log" not in file.parts}
-    stray = found - log.live_paths(found)
+    stray = found - log.core.live_paths(found)
     # Whoever wants them gone finds them so; nobody else ever looks at them.
     vacuum = DeltaTable(str(path)).vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True)
     assert {file for file in vacuum if not file.startswith("_delta_log")} >= stray

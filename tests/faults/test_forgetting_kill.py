@@ -108,8 +108,8 @@ def check_end(log: Log, kind: str, digest: str) -> None:
     """Check a log after all actions, and that it is written further and read as ever."""
     check(log, [len(job.ACTIONS)])
     assert log.verify(since=log.since()).digest == digest
-    assert set(log.bases()) == {"#open", "a", "b"}, "commits were forgotten"
-    assert stored(log) == {path for event in EVENTS for path in log.store.live.index(event).paths.tolist()}
+    assert set(log.core.bases()) == {"#open", "a", "b"}, "commits were forgotten"
+    assert stored(log) == {path for event in EVENTS for path in log.core.store.live.index(event).paths.tolist()}
     with pytest.raises(SinceViolationError):
         log.messages(lower=_position(kind, log.since().elements[0][0]) - 1)
     n = job.BATCHES[-1]

@@ -44,7 +44,7 @@ def test_store_fails_in_all_four_ways_under_every_commit(seed: int) -> None:
                 happens=0.5,
                 reports_failure=0.5,
                 lands_late=0.5,
-                another=lambda: MemoryStore(plain.store.table),
+                another=lambda: MemoryStore(plain.core.store.table),
             )
         )
         return log
@@ -82,14 +82,14 @@ def test_unclear_commit_without_a_batch_number_happens_once() -> None:
             happens=0.4,
             reports_failure=0.7,
             lands_late=0.7,
-            another=lambda table=plain.store.table: MemoryStore(table),
+            another=lambda table=plain.core.store.table: MemoryStore(table),
         )
         told = 0
         with contextlib.suppress(StorageError):
             for i in range(5):
                 writer.append(pa.table({"_time": [i], "v": [i]}))
                 told += 1
-        plain.store = store.inner
+        plain.core.store = store.inner
         plain.refresh()
         plain.refresh()
         found = plain.messages()["v"].to_pylist()
@@ -101,7 +101,7 @@ def test_unclear_commit_without_a_batch_number_happens_once() -> None:
 def test_storage_lost_right_after_a_commit_leaves_it_unclear() -> None:
     log = MemoryLog.create(VALUES, minimum=(0,))
     writer = log.writer(owner="me")
-    inner = log.store
+    inner = log.core.store
 
     class GoneAfterCommit(UnreliableStore):
         gone = False
@@ -115,11 +115,11 @@ def test_storage_lost_right_after_a_commit_leaves_it_unclear() -> None:
                 raise StorageError("could not open log 'x': found nothing", determinate=True)
             return super().refresh(after_put=after_put)
 
-    log.store = GoneAfterCommit(inner, happens=1.0, reports_failure=0.0)
+    log.core.store = GoneAfterCommit(inner, happens=1.0, reports_failure=0.0)
     with pytest.raises(StorageError) as caught:
         writer.append(pa.table({"_time": [1], "v": [1]}))
     assert not caught.value.determinate
-    log.store = inner
+    log.core.store = inner
     log.refresh()
     # It had happened, and its file is still there.
     assert log.messages()["v"].to_pylist() == [1]
@@ -179,7 +179,7 @@ def test_process_dies_between_any_two_steps(kind: str, tmp_path: Path) -> None:
             log = plain.another() if isinstance(plain, MemoryLog) else open_log(plain.path, merge_every=2)
             if first:
                 first = False
-                log.store = CrashingStore(log.store, steps, at, ("transact", "refresh", "tidy"))  # type: ignore[assignment]
+                log.core.store = CrashingStore(log.core.store, steps, at, ("transact", "refresh", "tidy"))  # type: ignore[assignment]
             return log
 
         done: list[int] = []
@@ -201,5 +201,5 @@ def test_process_dies_while_creating(tmp_path: Path) -> None:
     (where / "_event=progress").mkdir(parents=True)
     (where / "_event=progress" / "open.-000000000000-00.parquet").write_bytes(b"left behind")
     log = create_log(where, VALUES, minimum=(0,))
-    assert log.unclaimed == 1
-    assert create_log(where, VALUES, minimum=(0,), exist_ok=True).log_id == log.log_id
+    assert log.core.unclaimed == 1
+    assert create_log(where, VALUES, minimum=(0,), exist_ok=True).core.log_id == log.core.log_id

@@ -72,33 +72,33 @@ def test_loser_of_a_race_does_not_append_on_changed_grounds(log: Log) -> None:
     racing(log, lambda: theirs.append(pa.table({"_time": [0], "v": [1]}), advance_to=9))
     with pytest.raises(UpperMismatchError, match="judged at seq=0"):
         mine.append(pa.table({"_time": [3], "v": [2]}))
-    theirs.log.refresh()
-    assert theirs.log.messages()["v"].to_pylist() == [1]
+    log.refresh()
+    assert log.messages()["v"].to_pylist() == [1]
 
 
 def test_joiner_races_its_donor_at_the_commit(log: Log) -> None:
     donor = log.writer("a", owner="a")
     joining = another(log)
     racing(joining, lambda: donor.advance(7))
-    state = joining.open_stream("b", owner="b")
+    state = joining.core.open_stream("b", owner="b")
     assert state.frontier == Antichain.of(7)
     log.refresh()
     assert log.frontier() == Antichain.of(7)
     third = another(log)
     racing(third, lambda: donor.advance(9))
     # Stream b still holds 7.
-    assert third.open_stream("c", owner="c", at=7).reason.startswith("copy of b")
+    assert third.core.open_stream("c", owner="c", at=7).reason.startswith("copy of b")
     fourth = another(log)
     racing(fourth, lambda: donor.advance(12))
     with pytest.raises(NotBeyondError):
-        fourth.open_stream("d", owner="d", donor="a", at=10)
+        fourth.core.open_stream("d", owner="d", donor="a", at=10)
     log.refresh()
     assert log.verify().legal
 
 
 def test_donor_races_a_joiner_at_the_commit(log: Log) -> None:
     donor = log.writer("a", owner="a")
-    racing(log, lambda: another(log).open_stream("b", owner="b") and None)
+    racing(log, lambda: another(log).core.open_stream("b", owner="b") and None)
     donor.advance(7)
     log.refresh()
     # The joiner got its copy before the donor went on: the frontier waits for it.
@@ -108,11 +108,11 @@ def test_donor_races_a_joiner_at_the_commit(log: Log) -> None:
 
 def test_two_openers_race_for_one_capability_at_the_commit(log: Log) -> None:
     other = another(log)
-    racing(log, lambda: other.open_stream("b", owner="b") and None)
-    state = log.open_stream("a", owner="a")
+    racing(log, lambda: other.core.open_stream("b", owner="b") and None)
+    state = log.core.open_stream("a", owner="a")
     assert state.reason == "copy of b at 0"
-    assert log.unclaimed == 0
-    assert log.counts().total == 2
+    assert log.core.unclaimed == 0
+    assert log.core.counts().total == 2
     assert log.verify().legal
 
 
@@ -211,7 +211,7 @@ def test_producers_that_are_killed_append_each_key_once(tmp_path: Path, seed: in
 
     def reached(seq: int) -> bool:
         log.refresh()
-        state = log.stream("main")
+        state = log.core.stream("main")
         return state is not None and state.seq >= seq
 
     for target in (9 * kills + rng.randrange(4) for kills in range(1, 4)):
@@ -245,7 +245,7 @@ def test_processes_that_create_one_log_at_once_share_it(tmp_path: Path) -> None:
         "import sys, pyarrow as pa; from spark_timely.log.log import create_log;"
         "log = create_log(sys.argv[1], pa.schema([('v', pa.int64())]), minimum=(0,), streams=4, exist_ok=True);"
         "log.writer(sys.argv[2], owner=sys.argv[2]).append("
-        "pa.table({'_time': [1], 'v': [1]}), advance_to=5); print(log.log_id)"
+        "pa.table({'_time': [1], 'v': [1]}), advance_to=5); print(log.core.log_id)"
     )
     processes = [
         subprocess.Popen(
@@ -259,7 +259,7 @@ def test_processes_that_create_one_log_at_once_share_it(tmp_path: Path) -> None:
     finish(processes)
     log = open_log(tmp_path / "log")
     assert log.frontier() == Antichain.of(5)
-    assert log.unclaimed == 0
+    assert log.core.unclaimed == 0
     report = log.verify()
     assert report.legal, report.problems
     assert report.messages == 4
@@ -282,16 +282,16 @@ def test_creations_at_one_moment_make_one_table(tmp_path: Path) -> None:
         for thread in threads:
             thread.join(DEADLINE_S)
         assert len(logs) == 4
-        assert len({log.log_id for log in logs}) == 1
+        assert len({log.core.log_id for log in logs}) == 1
         table = DeltaTable(path)
         assert table.version() == 0
         assert pa.table(table.get_add_actions()).num_rows == 1
-        assert open_log(path).unclaimed == 3
+        assert open_log(path).core.unclaimed == 3
 
 
 def test_joiners_race_a_donor_and_the_frontier_never_goes_back(tmp_path: Path) -> None:
     log = create_log(tmp_path / "log", VALUES, minimum=(0,))
-    log.open_stream("main", owner="query")
+    log.core.open_stream("main", owner="query")
     reader = open_log(log.path)
     seen: list[Antichain] = []
     stop = threading.Event()

@@ -88,7 +88,7 @@ def test_log_on_a_volume_is_read_and_not_written(volume: Path, capsys: pytest.Ca
         lambda: log.advance("main", 3),
         lambda: log.close(),
         lambda: log.compact(),
-        lambda: log.open_stream("other", owner="p"),
+        lambda: log.core.open_stream("other", owner="p"),
         lambda: spark_timely.create_log(volume / "other", SCHEMA),
     ):
         with pytest.raises(InvalidOptionError, match=r"found a Databricks volume.*singleWriter=true"):

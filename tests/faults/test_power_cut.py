@@ -106,7 +106,7 @@ def check_pairs(path: Path, told: tuple[Any, ...]) -> None:
     found = log.messages()["v"].to_pylist()
     assert sorted(found) == sorted(v for n in {abs(v) for v in found} for v in (n, -n)), "each pair whole, and once"
     assert {n for n in told if isinstance(n, int)} <= set(found)
-    main = log.stream("main")
+    main = log.core.stream("main")
     for kind, value in (fact for fact in told if isinstance(fact, tuple)):
         if kind == "column":
             assert value in log.schema.names

@@ -113,7 +113,7 @@ def test_batch_repeated_after_a_crash_between_commits_is_a_no_op(
         expected.update(100 * index + place for place in range(len(times)))
         run(spark, tmp_path, policy, through)
         log = spark_timely.open_log(str(tmp_path / "log"))
-        version, frontier, state = log.version, log.frontier(), log.stream("main")
+        version, frontier, state = log.core.version, log.frontier(), log.core.stream("main")
         files = data_files(tmp_path / "log")
         assert ids(tmp_path / "log") == expected
 
@@ -121,9 +121,9 @@ def test_batch_repeated_after_a_crash_between_commits_is_a_no_op(
         run(spark, tmp_path, policy, through)
 
         log = spark_timely.open_log(str(tmp_path / "log"))
-        assert log.stream("main") == state
+        assert log.core.stream("main") == state
         assert log.frontier() == frontier
-        assert log.version == version, "the repeated micro-batch made a commit of its own"
+        assert log.core.version == version, "the repeated micro-batch made a commit of its own"
         assert data_files(tmp_path / "log") == files, "the repeated micro-batch left files behind"
         assert ids(tmp_path / "log") == expected
     assert log.verify().legal
@@ -142,4 +142,4 @@ def test_repeated_batch_with_other_rows_is_counted_alone(spark: SparkSession, tm
     run(spark, tmp_path, "bounded", through)
     log.refresh()
     assert ids(tmp_path / "log") == before
-    assert log.stream("main").note.differing == 1
+    assert log.core.stream("main").note.differing == 1

@@ -68,12 +68,12 @@ def test_micro_batches_over_a_store_that_fails_in_all_four_ways(
     assert set(ways) == {(a, b) for a in (False, True) for b in (False, True)}
     log = driver.log()
     assert Counter(log.messages()["id"].to_pylist()) == Counter(expected)
-    state = log.stream("main")
+    state = log.core.stream("main")
     assert state is not None
     assert state.batch == 23
     assert log.frontier().to_json() == [24 if policy == "batch" else 23]
     assert log.verify().legal
-    known = set(log.files().paths.tolist())
+    known = set(log.core.files().paths.tolist())
     assert known <= driver.data_files()
 
 
@@ -91,10 +91,10 @@ def test_two_attempts_of_one_query_race_and_one_goes_on(tmp_path: Path) -> None:
     successor.commit([fast], 1)
     (driver.checkpoint / "commits" / "1").write_text("")
     driver.run([rows([5])])
-    version, files = driver.log().version, driver.data_files()
+    version, files = driver.log().core.version, driver.data_files()
     with pytest.raises(errors.RolledBackError, match="found micro-batch 2"):
         zombie_commit(driver, schema, slow)
-    assert driver.log().version == version
+    assert driver.log().core.version == version
     assert driver.data_files() == files - {file.path for file in slow.report.files}
     assert driver.log().messages()["_time"].to_pylist() == [1, 3, 4, 5]
 

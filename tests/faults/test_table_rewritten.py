@@ -39,7 +39,7 @@ def table_log(tmp_path: Path) -> Log:
 def facts(log: Log) -> tuple[Any, ...]:
     report = log.verify()
     assert report.legal, report.problems
-    return report.digest, report.commits, log.counts(), dict(log.streams())
+    return report.digest, report.commits, log.core.counts(), dict(log.streams())
 
 
 def test_optimize_of_delta_rs_changes_no_answer(table_log: Log) -> None:
@@ -49,13 +49,13 @@ def test_optimize_of_delta_rs_changes_no_answer(table_log: Log) -> None:
     assert facts(open_log(table_log.path)) == before
     table_log.refresh()
     assert facts(table_log) == before
-    assert len(table_log.progress_files()) == 1
+    assert len(table_log.core.progress_files()) == 1
     table.update_incremental()
     table.optimize.z_order(["_time", "v"])
     table.create_checkpoint()
     assert facts(open_log(table_log.path)) == before
     table_log.writer("a", owner="a").append(pa.table({"_time": [9], "v": [9]}), advance_to=8)
-    state = open_log(table_log.path).stream("a")
+    state = open_log(table_log.path).core.stream("a")
     assert state is not None
     assert (state.seq, state.frontier) == (6, Antichain.of(8))
     table_log.compact()
@@ -67,7 +67,7 @@ def test_commits_merged_by_optimize_are_found_by_one_read(table_log: Log, monkey
     options = parse_options(SOURCE_OPTIONS, {"path": table_log.path})
     planner = ReplayPlanner(table_log, options)
     offset = planner.latest(planner.initial())
-    before = {name: state for name, state in table_log.ends().items() if name != OPEN_STREAM}
+    before = {name: state for name, state in table_log.core.ends().items() if name != OPEN_STREAM}
     for name in ("a", "b"):
         table_log.writer(name, owner=name).append(pa.table({"_time": [9], "v": [9]}), advance_to=9)
     DeltaTable(table_log.path).optimize.compact()
@@ -81,7 +81,7 @@ def test_commits_merged_by_optimize_are_found_by_one_read(table_log: Log, monkey
         return look(self, path)
 
     monkeypatch.setattr(StreamStates, "rows_in", noted)
-    assert log.commits_of({name: state.seq for name, state in before.items()}) == before
+    assert log.core.commits_of({name: state.seq for name, state in before.items()}) == before
     assert len(read) == 1
     following = ReplayPlanner(log, options).latest(offset)
     assert (offset["frontier"], following["frontier"]) == ([5], [9])
@@ -116,20 +116,23 @@ def test_merge_of_progress_races_an_optimize_of_delta_rs(table_log: Log) -> None
     """Nothing stops it here; progress rows that are there twice count once."""
     before = facts(table_log)
     late = DeltaTable(table_log.path)
-    index = table_log.progress_files()
-    assert _merge_progress(table_log._states, index.select(index.stream_lo == "a"), "a")
+    index = table_log.core.progress_files()
+    assert _merge_progress(table_log.core.states, index.select(index.stream_lo == "a"), "a")
     late.optimize.compact()
     twice = open_log(table_log.path, merge_every=2)
     assert (
         pa.concat_tables(
-            [read_file(twice.storage, p, twice.format.progress_schema) for p in twice.progress_files().paths]
+            [
+                read_file(twice.core.storage, p, twice.core.format.progress_schema)
+                for p in twice.core.progress_files().paths
+            ]
         ).num_rows
         > before[1]
     )
     assert facts(twice) == before
     for i in range(6, 10):
         twice.writer("a", owner="a").append(pa.table({"_time": [i], "v": [i]}), advance_to=i)
-    assert twice.stream("a").frontier == Antichain.of(9)  # type: ignore[union-attr]
+    assert twice.core.stream("a").frontier == Antichain.of(9)  # type: ignore[union-attr]
     assert open_log(table_log.path).verify().legal
 
 
@@ -161,9 +164,9 @@ def test_vacuum_deletes_only_what_is_not_part_of_the_log(table_log: Log) -> None
     before = facts(table_log)
     table_log.compact()
     orphan = "_event=message/a-000000000099-00.parquet"
-    table_log.storage.write(orphan, b"left behind by a crash")
+    table_log.core.storage.write(orphan, b"left behind by a crash")
     DeltaTable(table_log.path).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
-    assert not table_log.storage.exists(orphan)
+    assert not table_log.core.storage.exists(orphan)
     assert facts(open_log(table_log.path)) == before
 
 

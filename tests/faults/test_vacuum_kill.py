@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def live(log: Log) -> set[str]:
-    return {path for event in EVENTS for path in log.store.live.index(event).paths.tolist()}
+    return {path for event in EVENTS for path in log.core.store.live.index(event).paths.tolist()}
 
 
 def run(path: Path, way: str, number: int) -> int:

@@ -255,9 +255,9 @@ def make_unreliable(log: Log, **coins: object) -> UnreliableStore:
     >>> from spark_timely.log import MemoryLog
     >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
     >>> store = make_unreliable(log, seed=1, happens=1.0, reports_failure=1.0)
-    >>> log.open_stream("main", owner="me").seq, store.calls
+    >>> log.core.open_stream("main", owner="me").seq, store.calls
     (0, {(True, False): 1})
     """
-    store = UnreliableStore(log.store, **coins)  # type: ignore[arg-type]
-    log.store = store
+    store = UnreliableStore(log.core.store, **coins)  # type: ignore[arg-type]
+    log.core.store = store
     return store

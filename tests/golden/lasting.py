@@ -164,8 +164,8 @@ def log_facts(path: Path | str) -> Facts:
         "hash": report.digest,
         "messages": rows_hash(log.messages().select(columns)),
         "dead letters": rows_hash(log.dead().select(columns)),
-        "streams": {name: [end.owner, end.frontier.to_json()] for name, end in log.ends().items()},
-        "kind": f"{log.kind} {json.dumps(log.domain.to_json(), default=str)} {list(log.format.key)}",
+        "streams": {name: [end.owner, end.frontier.to_json()] for name, end in log.core.ends().items()},
+        "kind": f"{log.kind} {json.dumps(log.domain.to_json(), default=str)} {list(log.core.format.key)}",
     }
 
 
@@ -175,7 +175,7 @@ def kept_facts(path: Path | str) -> Facts:
     return {
         "since": log.since().to_json(),
         "retainers": {name: [each.owner, each.needed.to_json()] for name, each in log.retainers().items()},
-        "keep": str(log.kept() and log.kept().length),  # type: ignore[union-attr]
+        "keep": str(log.core.kept() and log.core.kept().length),  # type: ignore[union-attr]
     }
 
 

@@ -224,7 +224,7 @@ def write_owners(folder: Path) -> None:
 
 
 def read_owners(folder: Path) -> Facts:
-    state = open_log(folder / "log").stream("main")
+    state = open_log(folder / "log").core.stream("main")
     assert state is not None
     return logs_below(folder) | {"former owners": state.note.former}
 
@@ -573,7 +573,7 @@ def write_failed(folder: Path) -> None:
 
 
 def read_failed(folder: Path) -> Facts:
-    state = open_log(folder / "bad").stream("main")
+    state = open_log(folder / "bad").core.stream("main")
     assert state is not None
     assert state.note.output is not None
     failures = [each.operator for each in state.note.output.failures]

@@ -281,7 +281,7 @@ class MemoryPlace:
         """Make a log, unless it is there."""
         if path not in self.tables:
             wanted = {name: facts[name] for name in ("times", "minimum", "kind", "streams") if name in facts}
-            made = MemoryLog.create(schema, **wanted).store
+            made = MemoryLog.create(schema, **wanted).core.store
             assert isinstance(made, MemoryStore)
             made.table.storage.uri = path
             self.tables[path] = made.table

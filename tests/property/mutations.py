@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_timely.log import Log, writer
+from spark_timely.log import writer
+from spark_timely.log.core import LogCore
 from spark_timely.log.machine import decide
+from spark_timely.log.reader import events_of
 from spark_timely.protocol import event as capture_event
 from spark_timely.protocol import rules as protocol
 from spark_timely.protocol.event import StreamEvents
@@ -278,12 +280,10 @@ def columns(change: Callable[[Any], Any]) -> Mutate:
 
 
 def backwards(patch: Patch) -> None:
-    events = Log.events
+    def mutant(core: LogCore, *args: Any, **more: Any) -> Iterator[Any]:
+        return iter(list(events_of(core, *args, **more))[::-1])
 
-    def mutant(self: Any, *args: Any, **more: Any) -> Iterator[Any]:
-        return iter(list(events(self, *args, **more))[::-1])
-
-    patch.setattr(Log, "events", mutant)
+    patch.setattr("tests.conformance.test_log_protocol.events_of", mutant)
 
 
 # A replay that breaks a rule ----------------------------------------------------------------------

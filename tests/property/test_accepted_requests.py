@@ -37,8 +37,7 @@ from spark_timely.compute.drive.requests import Requests
 from spark_timely.compute.drive.retention import ImportRetainers
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.errors import OperatorError, SinceViolationError, StorageError, TimelyError, WaitTimeoutError
-from spark_timely.log import Log
-from spark_timely.log import log as logs
+from spark_timely.log import Log, core
 from spark_timely.log.log import open_log
 from spark_timely.log.retention import _RetentionAttempt
 from spark_timely.time.text import parse_duration
@@ -192,7 +191,7 @@ def _places(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     _around(monkeypatch, subscribes._Reading, "read", "read", None, lambda *_: None)
     monkeypatch.setattr(Handle, "_take_requests", lambda _: None)
     # At these two the thread is not the one that asks.
-    own = logs.retain_several
+    own = core.retain_several
 
     def refused(function: Callable[..., Any]) -> Callable[..., Any]:
         def run(states: Any, *args: Any, **more: Any) -> Any:
@@ -202,8 +201,8 @@ def _places(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
         return run
 
-    monkeypatch.setattr(logs, "retain", refused(logs.retain))
-    monkeypatch.setattr(logs, "retain_several", refused(own))
+    monkeypatch.setattr(core, "retain", refused(core.retain))
+    monkeypatch.setattr(core, "retain_several", refused(own))
     monkeypatch.setattr(named, "_LEAST_S", 0.0)
     yield
     RACE.clear()

@@ -75,7 +75,7 @@ class Twins:
         name = f"s{len(self.owners)}"
         owner = f"{name}-0"
         at = self.rng.choice([None, None, self.rng.randrange(12)])
-        done = self.both(lambda log: log.open_stream(name, owner=owner, at=at))
+        done = self.both(lambda log: log.core.open_stream(name, owner=owner, at=at))
         if isinstance(done, StreamState):
             self.owners[name], self.batches[name] = [owner], []
 
@@ -83,9 +83,9 @@ class Twins:
         if not self.owners:
             return
         name = self.rng.choice(sorted(self.owners))
-        state = self.whole.stream(name)
+        state = self.whole.core.stream(name)
         self.whole.refresh()
-        state = self.whole.stream(name)
+        state = self.whole.core.stream(name)
         assert state is not None
         if state.closed:
             return
@@ -108,7 +108,7 @@ class Twins:
         self, name: str, batch: int, step: int, pairs: list[tuple[int, int]], to: int | None, owner: str | None = None
     ) -> None:
         def do(log: Log) -> object:
-            state = log.stream(name)
+            state = log.core.stream(name)
             assert state is not None
             progress = np.empty((0, 1), np.int64), np.empty(0, np.int64)
             if to is not None and not state.closed:
@@ -121,7 +121,7 @@ class Twins:
                 step=step,
                 files=written(log, pairs, state.seq + 1, name),
             )
-            outcome = log.commit(request)
+            outcome = log.core.commit(request)
             return outcome.committed, said(outcome.state)
 
         self.clock.advance(1)
@@ -159,20 +159,20 @@ class Twins:
         log.compact(logical=True)
 
     def ask(self) -> None:
-        self.both(lambda log: {name: said(state) for name, state in log.ends().items()})
-        self.both(lambda log: (log.positions(), log.frontier(), log.unclaimed))
+        self.both(lambda log: {name: said(state) for name, state in log.core.ends().items()})
+        self.both(lambda log: (log.core.positions(), log.frontier(), log.core.unclaimed))
         for name in self.owners:
-            self.both(lambda log, name=name: log.owners(name))  # type: ignore[misc]
-            state = self.whole.stream(name)
+            self.both(lambda log, name=name: log.core.owners(name))  # type: ignore[misc]
+            state = self.whole.core.stream(name)
             if state is not None and state.batch is not None:
                 for step in range((state.step or 0) + 1):
                     self.both(
                         lambda log, name=name, step=step, batch=state.batch: said(log.recorded(name, batch, step))  # type: ignore[misc]
                     )
         seq = self.rng.randrange(12)
-        self.both(lambda log: frontier_at(log, seq=seq), or_forgotten=True)
+        self.both(lambda log: frontier_at(log.core, seq=seq), or_forgotten=True)
         moment = f"us:{int((self.clock() - self.rng.randrange(30)) * 1_000_000)}"
-        self.both(lambda log: frontier_at(log, timestamp=moment), or_forgotten=True)
+        self.both(lambda log: frontier_at(log.core, timestamp=moment), or_forgotten=True)
         if self.rng.random() < 0.3:
             report = self.forgetful.verify()
             assert report.legal, report.problems
@@ -198,7 +198,7 @@ def test_commits_are_forgotten_in_these_histories() -> None:
     for seed in range(10):
         twins = Twins(random.Random(seed))
         twins.run(40)
-        forgot += bool(twins.forgetful.another().bases())
+        forgot += bool(twins.forgetful.another().core.bases())
         refused += twins.forgotten
     assert forgot > 3
     assert refused > 3

@@ -69,7 +69,7 @@ class NamedLog(MemoryLog):
     @property
     def path(self) -> str:
         """Its name, which all handles on it share."""
-        return f"memory/{self.log_id}"
+        return f"memory/{self.core.log_id}"
 
 
 class KilledError(BaseException):
@@ -272,7 +272,7 @@ class World:
         self.histories[name], self.at[name] = History(kind), [self.least[name]] * streams
         self.make(name, SCHEMA, kind, self.least[name], streams)
         for number in range(streams):
-            self.handle(name).open_stream(f"s{number}", owner="test")
+            self.handle(name).core.open_stream(f"s{number}", owner="test")
 
     def make(self, name: str, schema: pa.Schema, kind: str, least: int, streams: int = 1) -> Log:
         options: Any = {"times": [self.case.type_], "minimum": self.time(least), "kind": kind, "streams": streams,
@@ -444,7 +444,7 @@ class World:
         )  # fmt: skip
         if name not in self.made:
             log = self.make(name, SCHEMA, kind, least_time(view)[0] - self.origin)
-            log.open_stream("main", owner=f"task {name}")
+            log.core.open_stream("main", owner=f"task {name}")
         sink = Sink(name, view, self.paths[name], "main", f"task {name}", replaces)
         logs = {self.paths[log]: handle for log, handle in {**opened, name: self.handle(name)}.items()}
         # A body that does not read its output may be evaluated at several times in a step.
@@ -468,7 +468,7 @@ class World:
             most_times=self.case.most_times or self.rng.choice([1, 2, 3, 1000]),
         )  # fmt: skip
         if not self.case.delta:
-            engine._storages.update({path: log.storage for path, log in logs.items()})  # type: ignore[misc]
+            engine._storages.update({path: log.core.storage for path, log in logs.items()})  # type: ignore[misc]
         return Replica(engine, bodies, plan, version)
 
     def beginnings(self, plan: TaskPlan) -> tuple[Frontier, bool]:
@@ -494,7 +494,7 @@ class World:
     def output_note(self, name: str = OUT) -> OutputNote | None:
         if name not in self.made:
             return None
-        state = self.look(name).stream("main")
+        state = self.look(name).core.stream("main")
         return None if state is None else state.note.output
 
     def note(self, name: str = OUT) -> TaskNote | None:
@@ -629,7 +629,7 @@ def advance(world: World, replica: Replica, steps: int = 1000) -> Replica | None
 def disturbed(replica: Replica, how: str, world: World) -> None:
     """Let the next commit of a replica be its last, or seem to fail."""
     log = replica.engine._logs[world.paths[OUT]]
-    commit = log.commit
+    commit = log.core.commit
 
     def strange(request: Any) -> Any:
         del log.__dict__["commit"]
@@ -1096,7 +1096,7 @@ def test_task_refuses_what_others_changed(tmp_path: Path, changed: str) -> None:
     idle(replica)
     at = world.frontier(OUT)
     world.append("log0", 0, [], world.time(12))
-    whole = world.look(changed).version
+    whole = world.look(changed).core.version
     DeltaTable(world.look(changed).path).delete(f"_event = 'message' and _time = {world.time(9)}")
     assert idle(replica, failing=True) == []
     assert [type(error) for error in replica.engine.failures] == [ForeignChangeError]
@@ -1208,14 +1208,14 @@ def test_files_that_lost_a_race_are_part_of_nothing(tmp_path: Path) -> None:
     (files,) = held
     assert files
     log.refresh()
-    state = log.stream("main")
+    state = log.core.stream("main")
     assert state is not None
     note = note_of(state, sink)
     with pytest.raises(TimelyError):
         log.writer("main", owner=sink.owner).compare_and_append_files(
             files, expected=state, upper=Antichain.of(30), note=Note(output=note)
         )
-    assert not [path for path in (file.path for file in files) if log.storage.exists(path)]
+    assert not [path for path in (file.path for file in files) if log.core.storage.exists(path)]
     world.check()
 
 

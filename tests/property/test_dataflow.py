@@ -381,7 +381,7 @@ def test_product_times_are_aggregated_time_by_time(tmp_path: Path) -> None:
         mine = []
         while len(mine) < 30:
             time = (rng.randrange(6), rng.randrange(6))
-            if log.stream("main").frontier.less_equal(time):  # type: ignore[union-attr]
+            if log.core.stream("main").frontier.less_equal(time):  # type: ignore[union-attr]
                 mine.append((*time, rng.choice("ab"), rng.randrange(9)))
         columns = list(zip(*mine, strict=True))
         table = pa.table(

@@ -234,7 +234,7 @@ class Story:
     def doubts(self) -> dict[str, int | None]:
         """Return what a start has to ask about: ids with their epochs, and folders; from texts and notes alone."""
         log = open_log(self.commands)
-        (note,) = [state.note.output for state in log.ends().values() if state.note.output is not None] or [None]
+        (note,) = [state.note.output for state in log.core.ends().values() if state.note.output is not None] or [None]
         holder = None if note is None else note.fence
         texts = self.texts()
         here = {where: id_ for id_, where in self.now.alive.items()}
@@ -243,7 +243,7 @@ class Story:
         places |= {where: Path(where) for where in here if "/" in where}
         for name, place in places.items():
             fence = fence_at(place)
-            if fence is None or fence.instance != log.log_id:
+            if fence is None or fence.instance != log.core.log_id:
                 continue
             rows = rows_about(name, texts)
             if any('"left"' in text for text in rows):
@@ -433,10 +433,10 @@ class Story:
             self.instance = self.open()
             self.settle()
             return
-        version = open_log(self.commands).version
+        version = open_log(self.commands).core.version
         with pytest.raises(RolledBackError, match="went back"):
             self.open()
-        assert open_log(self.commands).version == version, "a start that is refused has written"
+        assert open_log(self.commands).core.version == version, "a start that is refused has written"
         ids = [id_ for id_ in doubts if id_ in self.now.alive]
         left = {id_ for id_ in ids if self.rng.random() < 0.4}
         while more := {id_ for id_, source in self.now.reads.items() if source in left} - left:
@@ -508,7 +508,7 @@ class Story:
         path = self.folder / f"backup{self.n_backups}"
         self.n_backups += 1
         shutil.copytree(self.commands, path)
-        self.backups.append(Backup(deepcopy(self.now), open_log(self.commands).version, path))
+        self.backups.append(Backup(deepcopy(self.now), open_log(self.commands).core.version, path))
 
     def lose(self) -> None:
         self.back_up()
@@ -554,7 +554,7 @@ class Story:
         # What was left by a later history is this one's; what is another's by now is not.
         for id_, where in self.now.alive.items():
             fence = fence_at(self.collections / where)
-            if where in self.protected and fence is not None and fence.instance == open_log(self.commands).log_id:
+            if where in self.protected and fence is not None and fence.instance == open_log(self.commands).core.log_id:
                 del self.protected[where]
             elif where in self.protected:
                 self.broken.add(id_)
@@ -638,7 +638,7 @@ def rows_about(name: str, texts: list[str]) -> list[str]:
 def fence_at(path: Path) -> Any:
     """Return which start of an instance a log names."""
     try:
-        states = open_log(path).ends()
+        states = open_log(path).core.ends()
     except TimelyError:
         return None
     notes = [state.note.output for name, state in states.items() if name == "main"]

@@ -141,7 +141,7 @@ class World:
     def handle(self) -> Any:
         if self.rng.random() < 0.5:
             return self.log
-        return open_log(self.log.path, merge_every=self.log.merge_every) if self.on_disk else self.log.another()
+        return open_log(self.log.path, merge_every=self.log.core.merge_every) if self.on_disk else self.log.another()
 
     def step(self) -> None:
         steps = [(self.append, 10), (self.forget, 2), (self.compact, 2), (self.vacuum, 1), (self.keep, 1)]

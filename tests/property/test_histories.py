@@ -97,7 +97,7 @@ class InMemory(Place):
 
     def create(self, path: str, schema: pa.Schema, **facts: object) -> Log:
         wanted = {name: facts[name] for name in ("times", "minimum", "kind", "streams")}
-        store = MemoryLog.create(schema, **wanted).store  # type: ignore[arg-type]
+        store = MemoryLog.create(schema, **wanted).core.store  # type: ignore[arg-type]
         assert isinstance(store, MemoryStore)
         if path not in self.tables:
             made, shared = store.table, self.storage(path)
@@ -301,7 +301,7 @@ class History:
     def take_over(self) -> Query:
         """Start a new query where the log's newest micro-batch ended, as errors say; at 0 where there is no log."""
         log = self.place.look(self.path)
-        state = None if log is None else log.stream("main")
+        state = None if log is None else log.core.stream("main")
         batch = None if state is None else state.note.batch
         begins = int(batch.source) if batch is not None and batch.source else 0
         if log is not None and batch is None and log.messages().num_rows:

@@ -725,7 +725,7 @@ def test_an_index_is_of_one_history_of_its_log(tmp_path: Path) -> None:
         open_log(tmp_path / "rates").writer(owner="me").append(rows, advance_to=time + 1)
 
     changed(1, "a", 10)
-    version = open_log(tmp_path / "rates").version
+    version = open_log(tmp_path / "rates").core.version
     changed(8, "b", 20)
     assert joined_with(tmp_path, "one", rates.path) == [(5, "a", 10)]
     assert list((tmp_path / "rates").rglob("spine-*.json"))
@@ -772,7 +772,7 @@ def test_a_log_in_an_object_store_has_no_index(tmp_path: Path) -> None:
     assert (False, True, True) not in indexes
     for place in ("of True", "of False"):
         assert open_log(tmp_path / place).messages()["rate"].to_pylist() == [1, 1, 1]
-    assert not [name for name in rates.storage.names() if name.startswith("_spark_timely")]
+    assert not [name for name in rates.core.storage.names() if name.startswith("_spark_timely")]
 
 
 def test_two_dataflows_share_an_index(tmp_path: Path) -> None:
@@ -809,7 +809,7 @@ def test_a_state_has_one_writer(tmp_path: Path) -> None:
     scope.replay(log).aggregate(by="k", over="history", n=count()).capture(str(tmp_path / "out"))
     engine = Engine("flow", scope.sinks, scope.storage, files_of=catalog_of, now=ManualClock())
     engine.advance(runner(scope.storage))
-    open_log(tmp_path / "out").open_stream("more", owner="somebody", at=2)
+    open_log(tmp_path / "out").core.open_stream("more", owner="somebody", at=2)
     log.writer(owner="me").append(pa.table({"_time": [2], "k": ["a"]}), advance_to=3)
     with pytest.raises(DataLossError, match="'more'"):
         engine.advance(runner(scope.storage))
@@ -1094,11 +1094,11 @@ def test_a_row_there_less_than_0_times_is_named(least_bytes: int, strict: bool, 
         assert len(rates.spine().runs) < 7
     rates.change(9, "b", 9)
     rates.ask(9, "é", "b")
-    before = [(log.refresh(), log.version)[1] for log in (rates.log, rates.facts)]
+    before = [(log.refresh(), log.core.version)[1] for log in (rates.log, rates.facts)]
     upper = open_log(tmp_path / "out").frontier()
     with pytest.raises(OperatorError, match="a row of k='é' that is there -1 times before time=9 — hint: correct the"):
         engine.advance(runner(scope.storage))
-    assert [(log.refresh(), log.version)[1] for log in (rates.log, rates.facts)] == before
+    assert [(log.refresh(), log.core.version)[1] for log in (rates.log, rates.facts)] == before
     out = open_log(tmp_path / "out")
     assert out.frontier() == upper
     assert {row["k"] for row in out.messages().to_pylist()} == {"b"}
@@ -1221,7 +1221,7 @@ def test_what_a_dataflow_retains_itself_holds_no_times_back(tmp_path: Path) -> N
         def stand(self, needed: Any, identity: Any, log: Any = None) -> None:
             del identity, log
             if not self.done:
-                self.log.retain_needed(self.consumer, needed, owner="dataflow flow", expiry="1 day")
+                self.log.core.retain_needed(self.consumer, needed, owner="dataflow flow", expiry="1 day")
                 self.done = True
 
         def end(self) -> None:

@@ -47,7 +47,7 @@ class LogMachine(RuleBasedStateMachine):
         self.logs = [first, first.another(), first.another()]
         if bad:
             for i, log in enumerate(self.logs):
-                log.store = UnreliableStore(log.store, seed=seed + i, happens=0.7, reports_failure=0.3)
+                log.core.store = UnreliableStore(log.core.store, seed=seed + i, happens=0.7, reports_failure=0.3)
         self.open: dict[tuple[int, ...], int] = {minimum: streams}
         self.counts: dict[str, dict[tuple[int, ...], int]] = {}
         self.seqs: dict[str, int] = {}
@@ -83,15 +83,15 @@ class LogMachine(RuleBasedStateMachine):
             fits = [d for d in donors if time is None or any(less_equal(h, time) for h in live[d])]
             if not live:
                 with pytest.raises(ClosedError):
-                    log.open_stream(name, owner=name, at=time)
+                    log.core.open_stream(name, owner=name, at=time)
                 return
             allowed = bool(fits)
             given = time if time is not None else min(minima(live[d])[0] for d in donors)
         if not allowed:
             with pytest.raises(NotBeyondError):
-                log.open_stream(name, owner=name, at=time, donor=donor)
+                log.core.open_stream(name, owner=name, at=time, donor=donor)
             return
-        state = log.open_stream(name, owner=name, at=time, donor=donor)
+        state = log.core.open_stream(name, owner=name, at=time, donor=donor)
         assert state.frontier == Antichain.of(given)
         self.counts[name], self.seqs[name], self.batches[name] = {given: 1}, 0, []
 
@@ -154,14 +154,16 @@ class LogMachine(RuleBasedStateMachine):
         deltas: list[tuple[tuple[int, ...], int]],
     ) -> StreamState:
         rows = np.array(times, np.int64).reshape(-1, self.arity)
-        table = message_table(log.format, pa.table({"v": pa.array(range(len(times)), pa.int64())}), rows, name, 1 << 20)
+        table = message_table(
+            log.core.format, pa.table({"v": pa.array(range(len(times)), pa.int64())}), rows, name, 1 << 20
+        )
         # The seq is only known from the newest state; who writes rows reads it first.
         log.refresh()
-        state = log.stream(name)
+        state = log.core.stream(name)
         assert state is not None
         place = table.schema.get_field_index("_seq")
         table = table.set_column(place, "_seq", pa.array([state.seq + 1] * len(times), pa.int64()))
-        files = write_data_files(log.storage, table, rows, stream=name, seq=state.seq + 1, domain=log.domain)
+        files = write_data_files(log.core.storage, table, rows, stream=name, seq=state.seq + 1, domain=log.domain)
         request = CommitRequest(
             name,
             name,
@@ -172,7 +174,7 @@ class LogMachine(RuleBasedStateMachine):
         )
         while True:
             try:
-                outcome = log.commit(request)
+                outcome = log.core.commit(request)
             except StorageError:
                 continue
             return outcome.state
@@ -206,7 +208,7 @@ class LogMachine(RuleBasedStateMachine):
             # Unclear even after several tries: read what became of it.
             log = self.handle(which)
             log.refresh()
-            found = log.stream(name)
+            found = log.core.stream(name)
             assert found is not None
             state = found
             if state.seq == self.seqs[name]:
@@ -226,10 +228,10 @@ class LogMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 2))
     def reopen(self, which: int) -> None:
         fresh = self.logs[0].another()
-        store = self.logs[which].store
+        store = self.logs[which].core.store
         if isinstance(store, UnreliableStore):
-            store.inner = fresh.store
-            fresh.store = store  # type: ignore[assignment]
+            store.inner = fresh.core.store
+            fresh.core.store = store  # type: ignore[assignment]
         self.logs[which] = fresh
 
     @invariant()
@@ -243,7 +245,7 @@ class LogMachine(RuleBasedStateMachine):
             log.refresh()
             assert {n: s.seq for n, s in log.streams().items()} == self.seqs
             assert log.frontier().elements == tuple(minima(total))
-            assert log.unclaimed == sum(self.open.values())
+            assert log.core.unclaimed == sum(self.open.values())
 
     def teardown(self) -> None:
         if not hasattr(self, "logs"):

@@ -45,9 +45,9 @@ class Hands:
             self.table.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
         self.handles += [self.opened() for _ in range(3)]
         for handle in self.handles:
-            handle.merge_every = self.draw.choice((2, 4, None))
+            handle.core.merge_every = self.draw.choice((2, 4, None))
         for name in STREAMS:
-            self.handles[0].open_stream(name, owner="me")
+            self.handles[0].core.open_stream(name, owner="me")
 
     def opened(self) -> Log:
         return open_log(self.path)
@@ -58,7 +58,7 @@ class Hands:
 
     def times(self, log: Log, name: str) -> int:
         log.refresh()
-        state = log.stream(name)
+        state = log.core.stream(name)
         assert state is not None
         return int(state.frontier.elements[0][0])
 
@@ -148,13 +148,13 @@ class Hands:
     def lose_progress(self) -> None:
         newest = {name: self.times(self.opened(), name) for name in STREAMS}
         name = self.draw.choice(list(newest))
-        state = self.opened().stream(name)
+        state = self.opened().core.stream(name)
         assert state is not None
         self.table.delete(f"_event = 'progress' and _stream = '{name}' and _seq = {state.seq}")
 
     def forge_progress(self) -> None:
         name = self.draw.choice(STREAMS)
-        state = self.opened().stream(name)
+        state = self.opened().core.stream(name)
         assert state is not None
         where = f"_event = 'progress' and _stream = '{name}' and _seq = {state.seq} and _count > 0"
         self.table.update({"_time": "_time + 50"}, predicate=where)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from spark_timely.errors import RolledBackError, StorageError, UpperMismatchError
-from spark_timely.log import Log, MemoryLog
+from spark_timely.log import MemoryLog
+from spark_timely.log.core import LogCore
 from spark_timely.log.store.base import MemoryStore
 from spark_timely.log.writer import StreamWriter
 from spark_timely.time.antichain import Antichain
@@ -42,7 +43,7 @@ class ProducerMachine(RuleBasedStateMachine):
         self.value = 0
         self.time = 0
         self.said: list[tuple[int, list[Row], int | None]] = []
-        self.former: list[Log] = []
+        self.former: list[LogCore] = []
         self.hints: list[str] = []
         self.writer = self.another()
 
@@ -51,15 +52,15 @@ class ProducerMachine(RuleBasedStateMachine):
         log = self.plain.another()
         writer = log.writer(owner="me")
         self.seed += 1
-        log.store = UnreliableStore(
-            log.store,
+        log.core.store = UnreliableStore(
+            log.core.store,
             seed=self.seed,
             happens=0.6,
             reports_failure=0.5,
             lands_late=self.lands_late,
             waits=0.6,
             goes=0.5,
-            another=lambda: MemoryStore(self.plain.store.table),
+            another=lambda: MemoryStore(self.plain.core.store.table),
         )
         return writer
 
@@ -171,7 +172,7 @@ class ProducerMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """Continue as another process; what the former one wrote may take effect later."""
-        self.former.append(self.writer.log)  # type: ignore[arg-type]
+        self.former.append(self.writer.core)
         self.writer = self.another()
 
     @precondition(lambda self: self.former)
@@ -200,14 +201,14 @@ class ProducerMachine(RuleBasedStateMachine):
         rival = self.plain.another().writer(owner="me")
         log = self.plain.another()
         mine = log.writer(owner="me")
-        store = UnreliableStore(log.store, happens=1.0, reports_failure=0.0)
+        store = UnreliableStore(log.core.store, happens=1.0, reports_failure=0.0)
         met = []
 
         def first() -> None:
             if not met:
                 met.append(rival.append(table_of(theirs[1]), advance_to=theirs[2], batch=theirs[0]).committed)
 
-        store.before_commit, log.store = first, store
+        store.before_commit, log.core.store = first, store
         try:
             answer = "new" if mine.append(table_of(rows), advance_to=to, batch=key).committed else "there"
         except RolledBackError:

@@ -36,7 +36,7 @@ class Query:
 
     def is_of(self, log: MemoryLog) -> bool:
         """Return whether a log has what the query was made from."""
-        found = {name: log.commit_of(name, seq) for name, (seq, _) in self.commits.items()}
+        found = {name: log.core.commits_of({name: seq}).get(name) for name, (seq, _) in self.commits.items()}
         return all(state is not None and state.identity == self.commits[name][1] for name, state in found.items())
 
     def run(self, log: MemoryLog, *, fail_after: int | None = None, **limits: str) -> None:
@@ -51,9 +51,9 @@ class Query:
     def note(self, log: MemoryLog, batch: MicroBatch) -> None:
         end = json.loads(batch.end)
         if "frontier" in end:
-            self.commits = {name: (state.seq, state.identity) for name, state in log.ends().items()}
+            self.commits = {name: (state.seq, state.identity) for name, state in log.core.ends().items()}
         for name, seq in end.get("seqs", {}).items():
-            state = log.commit_of(name, seq - 1)
+            state = log.core.commits_of({name: seq - 1}).get(name)
             assert state is not None
             self.commits[name] = state.seq, state.identity
 

@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from spark_timely.datasource import arrivals, recent
 from spark_timely.datasource.recent import CommitBound
 from spark_timely.log import MemoryLog
+from spark_timely.log.core import LogCore
 from spark_timely.log.machine.history import History
 from spark_timely.log.machine.state import OPEN_STREAM
+from spark_timely.log.reader import events_of
 from spark_timely.testing.driver import MicroBatch
 from spark_timely.time.antichain import Antichain
 from tests.support import examples
@@ -60,9 +62,9 @@ class Growing:
         live = [name for name, state in self.log.streams().items() if not state.counts.frontier.is_empty]
         what = self.rng.random()
         if not live or (what < 0.1 and len(self.upper) < 4):
-            if live or self.log.unclaimed:
+            if live or self.log.core.unclaimed:
                 name = f"s{len(self.upper)}"
-                self.log.open_stream(name, owner=name)
+                self.log.core.open_stream(name, owner=name)
                 self.upper[name] = int(self.log.streams()[name].counts.frontier.times[0, 0])
         elif what < 0.15:
             self.log.compact()
@@ -124,7 +126,7 @@ def test_long_query_delivers_what_a_fresh_one_does(
         chosen = options.get("streamFilter", "").split(",") if "streamFilter" in options else None
         messages = {
             (state.stream, state.seq, value)
-            for state, rows in growing.log.events()
+            for state, rows in events_of(growing.log.core)
             for value in rows["v"].to_pylist()
             if chosen is None or state.stream in chosen
         }
@@ -143,9 +145,9 @@ def test_history_since_a_position_is_that_of_the_whole_log(rng: random.Random, m
         growing.step()
         if rng.random() < 0.4:
             continue
-        whole = History(growing.log.progress(), growing.log.domain)
+        whole = History(growing.log.core.progress(), growing.log.domain)
         part = kept.since(position, None, moments=moments)
-        assert part.present() == whole.present() == growing.log.positions()
+        assert part.present() == whole.present() == growing.log.core.positions()
         high = whole.present()
         mine, all_ = arrivals._between(part, position, high), arrivals._between(whole, position, high)
         names = [[h.names[code] for code in h.streams[commits]] for h, commits in ((part, mine), (whole, all_))]
@@ -180,7 +182,7 @@ def test_a_bound_ahead_is_followed_as_the_whole_history_tells_it(
         growing.step()
         if rng.random() < 0.4:
             continue
-        whole = History(growing.log.progress(), growing.log.domain)
+        whole = History(growing.log.core.progress(), growing.log.domain)
         expected = whole.frontier(kind, bound, streams), whole.reached(kind, bound, streams)
         assert (followed.frontier(), followed.reached()) == expected
         if expected[1]:
@@ -190,12 +192,12 @@ def test_a_bound_ahead_is_followed_as_the_whole_history_tells_it(
 def test_an_end_that_lies_ahead_costs_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     growing = Growing(random.Random(7), back=False)
     growing.log = MemoryLog.create(PAYLOAD, minimum=(0,), merge_every=None)
-    growing.log.open_stream("s0", owner="s0")
+    growing.log.core.open_stream("s0", owner="s0")
     growing.upper["s0"] = 0
     read: list[str] = []
-    rows_of = MemoryLog.progress_rows
-    monkeypatch.setattr(MemoryLog, "progress", lambda _: pytest.fail("read all progress"))
-    monkeypatch.setattr(MemoryLog, "progress_rows", lambda log, paths: rows_of(log, read.extend(paths) or paths))
+    rows_of = LogCore.progress_rows
+    monkeypatch.setattr(LogCore, "progress", lambda _: pytest.fail("read all progress"))
+    monkeypatch.setattr(LogCore, "progress_rows", lambda log, paths: rows_of(log, read.extend(paths) or paths))
     for option in ({"endingTimestamp": "2999-01-01"}, {"endingVersion": "1000"}):
         driver = drive(growing.log, **option)
         for _ in range(30):
@@ -236,14 +238,14 @@ def test_while_the_log_stays_as_it_is_nothing_is_computed_again() -> None:
 def test_a_micro_batch_reads_only_the_progress_that_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     growing = Growing(random.Random(7), back=False)
     growing.log = MemoryLog.create(PAYLOAD, minimum=(0,), merge_every=None)
-    growing.log.open_stream("s0", owner="s0")
+    growing.log.core.open_stream("s0", owner="s0")
     growing.upper["s0"] = 0
     for _ in range(50):
         growing.append("s0")
     read: list[str] = []
-    monkeypatch.setattr(MemoryLog, "progress", lambda _: pytest.fail("read all progress"))
-    rows_of = MemoryLog.progress_rows
-    monkeypatch.setattr(MemoryLog, "progress_rows", lambda log, paths: rows_of(log, read.extend(paths) or paths))
+    monkeypatch.setattr(LogCore, "progress", lambda _: pytest.fail("read all progress"))
+    rows_of = LogCore.progress_rows
+    monkeypatch.setattr(LogCore, "progress_rows", lambda log, paths: rows_of(log, read.extend(paths) or paths))
     driver = drive(growing.log, delivery="arrival")
     assert driver.run_one() is not None
     for _ in range(20):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from spark_timely.log import MemoryLog
 from spark_timely.log.machine.history import History
+from spark_timely.log.reader import frontier_at
 from tests.unit.datasource.support import read_all
 
 some = settings(suppress_health_check=list(HealthCheck), max_examples=max(25, settings.default.max_examples // 4))
@@ -49,7 +50,7 @@ class Skewed:
                 return
             if donor is None and self.n_claimed < self.n_streams:
                 self.n_claimed += 1
-            log.open_stream(self.who, owner=self.who, donor=donor)
+            log.core.open_stream(self.who, owner=self.who, donor=donor)
             self.newest[self.who] = self.now + self.skew[self.who]
             return
         if not live:
@@ -82,9 +83,9 @@ def test_start_at_a_moment_delivers_all_commits_since(rng: random.Random, arity:
     if rng.random() < 0.3:
         log.compact()
     rows = log.messages()
-    history = History(log.progress(), log.domain)
+    history = History(log.core.progress(), log.domain)
     for moment in sorted({made.now, *range(980, made.now + 30, 7)}):
-        frontier = log.frontier_at(timestamp=f"us:{moment * 1_000_000 - 1}")
+        frontier = frontier_at(log.core, timestamp=f"us:{moment * 1_000_000 - 1}")
         assert frontier == history.frontier("timestamp", moment * 1_000_000, None)
         late = [at >= moment for at in rows["at"].to_pylist()]
         beyond = frontier.beyond(log.domain.from_columns(rows)).tolist()
@@ -101,4 +102,4 @@ def test_start_at_a_moment_delivers_all_commits_since(rng: random.Random, arity:
             if at >= moment and (done or delivery == "arrival")
         ]  # fmt: skip
         assert [at for at in found["at"].to_pylist() if at >= moment] == sorted(wanted)
-    assert log.frontier_at(timestamp="us:10000000000000000") == log.frontier_at(seq=10**6) == log.frontier()
+    assert frontier_at(log.core, timestamp="us:10000000000000000") == frontier_at(log.core, seq=10**6) == log.frontier()

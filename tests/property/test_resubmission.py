@@ -50,15 +50,15 @@ class World:
         """Return the log as a process has it that was just started."""
         log = self.plain.another()
         self.seed += 1
-        log.store = UnreliableStore(
-            log.store,
+        log.core.store = UnreliableStore(
+            log.core.store,
             seed=self.seed,
             happens=0.6,
             reports_failure=0.5,
             lands_late=self.lands_late,
             waits=0.6,
             goes=0.5,
-            another=lambda: MemoryStore(self.plain.store.table),
+            another=lambda: MemoryStore(self.plain.core.store.table),
         )
         return log
 
@@ -114,7 +114,7 @@ def test_two_calls_at_once_append_once() -> None:
     one, two = world.plain.another(), world.plain.another()
 
     def while_another_does(letters: pa.Table) -> dict[str, list[int]]:
-        if two is not None and one.stream("main") == two.stream("main"):
+        if two is not None and one.core.stream("main") == two.core.stream("main"):
             assert two.resubmit(seq, at_nine).committed
         return at_nine(letters)
 
@@ -132,7 +132,7 @@ def test_list_is_kept_over_takeover_and_merges() -> None:
     log.compact()
     assert not log.resubmit(second, at_nine).committed
     assert log.resubmit(first, at_nine).committed
-    assert log.stream("main").note.resubmitted == ((first, second),)
+    assert log.core.stream("main").note.resubmitted == ((first, second),)
     assert log.describe()["streams"]["main"]["resubmitted"] == 2
 
 
@@ -145,7 +145,7 @@ def test_list_that_earlier_versions_dropped_is_found(monkeypatch: pytest.MonkeyP
         kept = Note.following
         patch.setattr(Note, "following", lambda self, *a, **k: _without_list(kept(self, *a, **k)))
         log.writer(owner="me").append(rows([9], 90))
-    assert log.stream("main").note.resubmitted == ()
+    assert log.core.stream("main").note.resubmitted == ()
     assert not log.resubmit(seq, at_nine).committed
 
 
@@ -171,10 +171,10 @@ def test_rows_that_cannot_come_back_are_refused(give: object, kind: type[errors.
     world = World([1], 0, 0.0)
     world.plain.writer(owner="me").advance(3)
     (seq,) = world.letters
-    before = world.plain.version
+    before = world.plain.core.version
     with pytest.raises(kind, match=text):
         world.plain.resubmit(seq, give)
-    assert world.plain.version == before
+    assert world.plain.core.version == before
 
 
 def test_letter_without_a_time_is_no_message_of_the_minimum() -> None:
@@ -182,11 +182,11 @@ def test_letter_without_a_time_is_no_message_of_the_minimum() -> None:
     writer = log.writer(owner="me", bad_time="deadLetter", late_data="deadLetter")
     bad = {"_time_0": pa.array([None, 4], pa.int64()), "_time_1": pa.array([2, 5], pa.int64()), "v": [7, 8]}
     seq = writer.append(bad).state.seq
-    version = log.version
+    version = log.core.version
     for give in (None, lambda letters: letters):
         with pytest.raises(errors.InvalidUsageError, match="found 1 of 1 without a time"):
             log.resubmit(seq, give)
-    assert log.version == version
+    assert log.core.version == version
     assert log.resubmit(seq, {"_time_0": [0], "_time_1": [0], "v": [7]}).committed  # by hand it may be there
     assert log.messages()["v"].to_pylist() == [7, 8]
 
@@ -200,7 +200,7 @@ def test_zone_of_the_session_gives_a_letter_no_time(zone: str) -> None:
     for name in ("_time", "_at"):  # as Spark gives them
         at = letters.column_names.index(name)
         letters = letters.set_column(at, name, letters[name].cast(pa.timestamp("us", zone)))
-    letters = letters.append_column("_log_id", pa.array([log.log_id]).dictionary_encode())
+    letters = letters.append_column("_log_id", pa.array([log.core.log_id]).dictionary_encode())
     with pytest.raises(errors.InvalidUsageError, match="found 1 of 1 without a time"):
         log.resubmit(seq, letters)
     fixed = letters.set_column(
@@ -216,7 +216,7 @@ def test_letters_of_a_copy_are_refused(tmp_path: Path) -> None:
     copy = open_log(tmp_path / "copy")
     for each, value in ((log, 77), (copy, 88)):
         seq = each.writer(owner="me", bad_time="deadLetter").append(rows([None], value)).state.seq
-    assert (log.log_id, log.dead()["_seq"]) == (copy.log_id, copy.dead()["_seq"])
+    assert (log.core.log_id, log.dead()["_seq"]) == (copy.core.log_id, copy.dead()["_seq"])
     moved = copy.dead().drop_columns(["_time"]).append_column("_time", pa.array([9], pa.int64()))
     with pytest.raises(errors.InvalidUsageError, match="found rows of another _at"):
         log.resubmit(seq, moved)

@@ -25,6 +25,7 @@ from spark_timely.log import Log, MemoryLog
 from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.machine.state import CommitRequest
+from spark_timely.log.reader import events_of
 from spark_timely.protocol.event import Event, Messages
 from spark_timely.spark.base.schema import arrow_schema
 from spark_timely.testing.driver import Checkpoint, MicroBatch, StreamDriver
@@ -91,18 +92,18 @@ def put(log: Log, stream: str, event: Event, values: Iterator[int]) -> None:
 
 def commit_directly(log: Log, stream: str, event: model.Event, values: Iterator[int]) -> None:
     """Append as a producer of another kind does: its own files, its own request, no writer."""
-    state = log.stream(stream) or log.open_stream(stream, owner="another kind")
+    state = log.core.stream(stream) or log.core.open_stream(stream, owner="another kind")
     kind, content = event
     files, times, deltas = [], np.empty((0, log.domain.arity), np.int64), np.empty(0, np.int64)
     if kind == "messages":
         table = rows_at(log.domain, content, values)  # type: ignore[arg-type]
         at, seq = log.domain.from_columns(table), state.seq + 1
-        whole = message_table(log.format, table.select(["v"]), at, stream, seq)
-        files = write_data_files(log.storage, whole, at, stream=stream, seq=seq, domain=log.domain)
+        whole = message_table(log.core.format, table.select(["v"]), at, stream, seq)
+        files = write_data_files(log.core.storage, whole, at, stream=stream, seq=seq, domain=log.domain)
     else:
         times = np.array([t for t, _ in content], np.int64).reshape(-1, log.domain.arity)
         deltas = np.array([d for _, d in content], np.int64)
-    log.commit(CommitRequest(stream, "another kind", times, deltas, expected_seq=state.seq, files=files))
+    log.core.commit(CommitRequest(stream, "another kind", times, deltas, expected_seq=state.seq, files=files))
 
 
 def written(events: Sequence[model.Event]) -> list[model.Event]:
@@ -401,7 +402,7 @@ def test_rule_003_10_streams_replayed_together_move_as_in_timely(name: str, n_st
 def changes_of(log: Log, stream: str) -> list[tuple[Sent, Changes]]:
     """Return what each commit of a stream recorded, its opening left out."""
     found = []
-    for state, rows in list(log.events(stream))[1:]:
+    for state, rows in list(events_of(log.core, stream))[1:]:
         times = map(tuple, log.domain.from_columns(rows).tolist())
         before = zip(map(tuple, state.before.times.tolist()), (-state.before.counts).tolist(), strict=True)
         after = zip(map(tuple, state.counts.times.tolist()), state.counts.counts.tolist(), strict=True)
@@ -481,7 +482,7 @@ def test_rule_003_10_any_number_of_queries_makes_the_same_log(data: st.DataObjec
             put(log, f"s{i}", event, values)
     log.refresh()
     for i in range(3):
-        log.open_stream(f"s{i}", owner=f"s{i}")
+        log.core.open_stream(f"s{i}", owner=f"s{i}")
     source = log.verify()
     kinds = tuple(kind.value for kind in domain.types)
     for groups in (["s0,s1,s2"], ["s0", "s1,s2"], ["s2", "s1", "s0"]):

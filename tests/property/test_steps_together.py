@@ -82,7 +82,7 @@ def commits_of(path: Path) -> list[dict[str, object]]:
     log = open_log(str(path))
     messages = log.messages()
     found = []
-    for row in log.progress().to_pylist():
+    for row in log.core.progress().to_pylist():
         note = None if row["_note"] is None else Note.parse(row["_note"]).output
         if note is None:
             continue  # of several rows of a commit the first has the note; those that open the stream have none

@@ -282,7 +282,7 @@ def test_runs_of_a_dataflow_over_logs_give_what_all_changes_say(name: str, tmp_p
         assert Counter(rows_as_tuples(snapshot.drop_columns(["_diff"]))) == wanted
     late = sum(not case.rules.has_sequence(row) for _, row in history)
     (state,) = [open_log(sink.path) for sink in scope.sinks if sink.path != out]
-    assert int(state.dead_files().rows.sum()) == late
+    assert int(state.core.dead_files().rows.sum()) == late
     assert f"set apart {late:,} rows" in explain.explain(scope)
 
 

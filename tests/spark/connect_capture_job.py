@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 import spark_timely
 from spark_timely.errors import LogMissingError, StreamMissingError
 from spark_timely.log.machine.state import CommitOutcome
+from spark_timely.log.reader import events_of
 from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.continuity import BatchId
 from spark_timely.sink.plan import CapturePlan
@@ -123,7 +124,7 @@ def _silent(rows: DataFrame, folder: Path) -> list[str]:
         while True:
             reasons = []
             with suppress(LogMissingError, StreamMissingError):  # until the query's first commits
-                reasons = [state.reason for state, _ in spark_timely.open_log(path).events("main")]
+                reasons = [state.reason for state, _ in events_of(spark_timely.open_log(path).core, "main")]
             if (reasons and reasons[-1].startswith("idle")) or time.monotonic() > deadline:
                 return reasons
             time.sleep(0.05)

@@ -86,7 +86,7 @@ def test_capture_sets_apart_what_the_sink_does(spark: SparkSession, tmp_path: Pa
     assert again.state.note.differing == 0  # the same digest, whatever stands in for a time
     sink, captured = contents(driver.log()), contents(other.log())
     assert sink == captured
-    assert driver.log().stream("main").note.mover == other.log().stream("main").note.mover or case == "timestamps"
+    assert driver.log().streams()["main"].note.mover == other.log().streams()["main"].note.mover or case == "timestamps"
 
 
 def test_capture_names_the_option_for_a_row_without_a_time(spark: SparkSession, tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_letters_are_read_in_spark_and_brought_back(
     found = letters.select("_log_id", "_stream", "_seq", "_reason", "id").orderBy("id").collect()
     log = spark_timely.open_log(path)
     assert [(row["_log_id"], row["_stream"], row["id"]) for row in found] == [
-        (log.log_id, "main", 2),
-        (log.log_id, "main", 3),
+        (log.core.log_id, "main", 2),
+        (log.core.log_id, "main", 3),
     ]
     assert [row["_reason"] for row in found] == ["no time: found null", f"out of bounds: found us:{2**60}"]
 

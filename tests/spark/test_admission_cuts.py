@@ -106,7 +106,7 @@ def by_capture(spark: SparkSession) -> Callable[[Path, list[pa.Table]], Log]:
 
 def killed(log: Log, rng: np.random.Generator) -> Iterator[None]:
     """Kill the process around the commit, half of the times before it and half after, until it survives."""
-    commit = log.commit
+    commit = log.core.commit
     while rng.random() < 0.6:
         after = rng.random() < 0.5
 
@@ -115,9 +115,9 @@ def killed(log: Log, rng: np.random.Generator) -> Iterator[None]:
                 commit(request)
             raise KeyboardInterrupt
 
-        log.commit = dies
+        log.core.commit = dies
         yield
-    log.commit = commit
+    log.core.commit = commit
     yield
 
 

@@ -80,7 +80,7 @@ def test_is_as_the_same_task_in_sql_and_in_one_commit(spark: SparkSession, tmp_p
     ]  # fmt: skip
     run(spark, tasks[0], tasks[2])
     # The stream, the beginning, and all times.
-    assert [st.open_log(tmp_path / name).stream("main").seq for name in ("join", "newest")] == [2, 2]  # type: ignore[union-attr]
+    assert [st.open_log(tmp_path / name).core.stream("main").seq for name in ("join", "newest")] == [2, 2]  # type: ignore[union-attr]
     more = [(12, ("a", 50), 1), (12, ("a", 40), 1)]
     append(orders, more, 20)
     run(spark, *tasks)
@@ -115,7 +115,7 @@ def test_body_that_fails_stops_at_its_time_until_it_is_corrected(spark: SparkSes
     ):
         run(spark, task(inverse, version="1"))
     assert updates(tmp_path / "out") == Counter({(0, -4): 1, (1, -6): 1, (2, -12): 1})
-    note = st.open_log(tmp_path / "out").stream("main").note.output  # type: ignore[union-attr]
+    note = st.open_log(tmp_path / "out").core.stream("main").note.output  # type: ignore[union-attr]
     assert note is not None
     again = task(corrected, version="2", replaces=note.plan)
     ahead = again.dry_run(spark)
@@ -174,7 +174,7 @@ def test_errors_of_a_task_of_sparks_come_back_as_they_are(spark: SparkSession, t
     log = st.open_log(path)
     files = tuple(map(str, catalog_of(log)().paths))
     source = SourcePlan("i", "inserts", path, log.kind, log.domain, log.schema, open_storage(path), files, 1, 2)
-    plan = StepPlan("t", (1,), (source,), None, log.format, log.storage, "main", 9, "job")
+    plan = StepPlan("t", (1,), (source,), None, log.core.format, log.core.storage, "main", 9, "job")
     body = ArrowBody(lambda inputs, references, time: inputs["i"], ("i",), (), reads_output=False)
     bodies = ArrowBodies(spark, body, max_bytes_in_driver=0)
     assert bodies.write_times(source).tolist() == [1]

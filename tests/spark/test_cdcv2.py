@@ -138,7 +138,7 @@ def test_impossible_messages_are_refused_and_leave_the_log(spark: SparkSession, 
     path = str(tmp_path / "log")
     capture(frame(spark, [UPDATE, OPEN]), 0, path=path, **OPTIONS)
     log = open_log(path)
-    before = (log.version, log.frontier().to_json(), contents(log), sorted((tmp_path / "log").rglob("*")))
+    before = (log.core.version, log.frontier().to_json(), contents(log), sorted((tmp_path / "log").rglob("*")))
     assert before[1:3] == ([3], [(3, "a", 1)])
     for name, (messages, said) in REFUSED.items():
         with pytest.raises(errors.TimelyError) as caught:
@@ -146,7 +146,7 @@ def test_impossible_messages_are_refused_and_leave_the_log(spark: SparkSession, 
         assert said in str(caught.value), name
         assert caught.value.hint, name
         log.refresh()
-        after = (log.version, log.frontier().to_json(), contents(log), sorted((tmp_path / "log").rglob("*")))
+        after = (log.core.version, log.frontier().to_json(), contents(log), sorted((tmp_path / "log").rglob("*")))
         assert after == before, name
     # A micro-batch that is in the log and comes again with more is not passed over.
     with pytest.raises(errors.RolledBackError, match="found a new update"):

@@ -94,7 +94,7 @@ def test_replay_keeps_its_columns_until_it_restarts(spark: SparkSession, tmp_pat
         restarted.stop()
     assert second.columns == {("t", "id", "note")}
     assert second.rows == Counter([(6, 3, "x"), (9, 4, "y")])
-    assert spark_timely.open_log(log).stream("main").epoch == 1
+    assert spark_timely.open_log(log).core.stream("main").epoch == 1
     assert spark_timely.open_log(log).verify().legal
 
 
@@ -117,7 +117,7 @@ def test_silent_source_completes_what_was_captured(spark: SparkSession, tmp_path
         def reached() -> bool:
             if not (tmp_path / "log" / "_delta_log" / f"{0:020}.json").exists():
                 return False
-            state = spark_timely.open_log(path).stream("main")
+            state = spark_timely.open_log(path).core.stream("main")
             if state is None:
                 return False
             reasons[:] = [str(state.frontier), state.reason]

@@ -240,7 +240,7 @@ def test_settings_of_the_first_start_hold(spark: SparkSession, tmp_path: Path) -
         spark.conf.set("spark.sql.session.timeZone", str(zone))
         spark.conf.set("spark.sql.ansi.enabled", str(ansi))
     assert messages(tmp_path / "out") == Counter({(1, 1): 1, (1, None): 1, (4, None): 1})
-    note = st.open_log(tmp_path / "out").stream("main").note.output.task
+    note = st.open_log(tmp_path / "out").core.stream("main").note.output.task
     assert (note.settings["spark.sql.ansi.enabled"], note.settings["spark.sql.session.timeZone"]) == ("false", zone)
 
 
@@ -357,7 +357,7 @@ def test_body_that_fails_stops_at_its_time_until_it_is_corrected(spark: SparkSes
     assert messages(tmp_path / "beside") == Counter({(1, "z", 1): 1})
     out = st.open_log(tmp_path / "out")
     assert (messages(tmp_path / "out"), out.frontier().to_json()) == (Counter({(1, "a", 6.0): 1}), [2])
-    note = out.stream("main").note.output
+    note = out.core.stream("main").note.output
     assert (note.failure.kind, note.failure.lower) == ("OperatorError", "2")
     assert isinstance(note.failure.error, OperatorError)
     first = task("SELECT k, 6 / n AS q FROM i")
@@ -369,7 +369,7 @@ def test_body_that_fails_stops_at_its_time_until_it_is_corrected(spark: SparkSes
     assert note.plan in str(refused.value)
     run(spark, task(corrected, replaces=note.plan))
     assert messages(tmp_path / "out") == Counter({(1, "a", 6.0): 1, (2, "b", None): 1, (3, "c", 3.0): 1})
-    note = st.open_log(tmp_path / "out").stream("main").note.output
+    note = st.open_log(tmp_path / "out").core.stream("main").note.output
     assert note.failures == ()
 
 
@@ -489,7 +489,7 @@ def test_what_cannot_be_cast_is_not_tried_again(spark: SparkSession, tmp_path: P
     )
     with pytest.raises(StreamingQueryException, match="CAST_INVALID_INPUT"):
         run(spark, task)
-    state = st.open_log(tmp_path / "out").stream("main")
+    state = st.open_log(tmp_path / "out").core.stream("main")
     assert state is not None
     assert state.note.output is not None
     assert state.note.output.failure is not None

@@ -180,10 +180,10 @@ def test_another_plan_of_a_name_is_refused_or_replaces_the_first(spark: SparkSes
     old = flow(15, out).start(spark, trigger={"processingTime": "0 seconds"})
     try:
         old.await_frontier(11, timeout_s=120)
-        version = st.open_log(str(out)).version
+        version = st.open_log(str(out)).core.version
         with pytest.raises(PlanMismatchError, match=r"filter delay > 15.*filter delay > 20") as caught:
             flow(20, tmp_path / "link").start(spark, trigger=NOW)
-        assert st.open_log(str(out)).version == version
+        assert st.open_log(str(out)).core.version == version
         first = str(caught.value.found)
         assert f"plan {first}" in old.explain()
         doubled = flow(15, out)
@@ -360,7 +360,7 @@ def test_job_that_failed_is_run_again_although_no_input_moves(spark: SparkSessio
     flights, lost = Flights(tmp_path / "flights"), Flights(tmp_path / "lost", 1)
     for each in (flights, lost):
         each.write(4)
-    (file,) = lost.log.files().paths.tolist()
+    (file,) = lost.log.core.files().paths.tolist()
     away = (tmp_path / "lost" / file).rename(tmp_path / "away")
     flow = st.Dataflow("flow", checkpoint=str(tmp_path / "checkpoint"))
     flow.replay(lost.log).capture(str(tmp_path / "bad"))
@@ -432,7 +432,7 @@ def test_news_is_answered_during_a_long_backlog(spark: SparkSession, tmp_path: P
 
 def at_of(path: Path) -> dict[int, datetime]:
     """Return when each commit that moved a log's stream was made, by its number."""
-    rows = st.open_log(str(path)).progress().to_pylist()
+    rows = st.open_log(str(path)).core.progress().to_pylist()
     return {row["_seq"]: row["_at"] for row in rows if row["_delta"] and row["_seq"]}
 
 

@@ -298,7 +298,7 @@ def test_capture_of_events_counts_progress_by_time_and_change(
 
 def said_by(log: Log) -> list[str | None]:
     """Return the digest that each commit with messages says."""
-    return [state.note.content for state in states_by_seq(log.format, log.progress()) if state.rows]
+    return [state.note.content for state in states_by_seq(log.core.format, log.core.progress()) if state.rows]
 
 
 def test_stored_messages_have_the_digest_that_a_writer_says(spark: SparkSession, tmp_path: Path) -> None:

@@ -55,14 +55,14 @@ def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
 def contents(log: Log) -> dict[str, object]:
     """Return all that a log says, but for names of files, owners and wall clocks."""
     log.refresh()
-    progress = log.progress()
+    progress = log.core.progress()
     drop = [name for name in ("_at", "_query", "_note") if name in progress.schema.names]
     parts = {"messages": log.messages(), "dead": log.dead(), "progress": progress.drop_columns(drop)}
     return {
         **{name: sorted(map(repr, part.to_pylist())) for name, part in parts.items()},
         "frontier": log.frontier(),
         "schema": log.schema,
-        "facts": log.format.facts(),
+        "facts": log.core.format.facts(),
     }
 
 
@@ -216,7 +216,7 @@ def test_settings_of_the_session_are_restored_and_do_not_matter(spark: SparkSess
                 spark.conf.set(name, value)
     log = open_log(str(tmp_path))
     assert log.messages()["_time"].to_pylist() == log.messages()["t"].to_pylist() == [moment]
-    assert log.files().known.all()
+    assert log.core.files().known.all()
 
 
 Refusal = tuple[Callable[[], pa.Table], dict[str, str], type[errors.TimelyError], str]
@@ -285,13 +285,13 @@ def test_refusal_leaves_nothing_behind(spark: SparkSession, tmp_path: Path, name
 def test_late_row_is_named(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     capture(frame(spark, rows([9])), 0, path=path, app_id="a", **BOUNDED)
-    version = open_log(path).version
+    version = open_log(path).core.version
     with pytest.raises(errors.LateDataError) as found:
         capture(frame(spark, rows([9, 10, 3])), 1, path=path, app_id="a", **BOUNDED)
     assert "could not capture row {'t': 3, 'id': 2} in stream 'main': found time 3 behind the frontier [8]" in str(
         found.value
     )
-    assert open_log(path).version == version
+    assert open_log(path).core.version == version
     assert len(list((tmp_path / "log").rglob("_event=message/**/*.parquet"))) <= 2
 
 
@@ -415,7 +415,7 @@ def test_rows_that_come_sorted_are_sorted_only_when_needed(
     for number, df in enumerate(batches):
         state = capture(df, number, path=path, app_id="a", time_column="T", frontier="hold", late_data=late).state
         log = open_log(path)
-        paths = set(log.files().of_event("message").paths.tolist())
+        paths = set(log.core.files().of_event("message").paths.tolist())
         files = [pq.ParquetFile(Path(path) / name) for name in paths - before]
         tables = [file.read() for file in files]
         assert all(table["_time"].to_pylist() == sorted(table["_time"].to_pylist()) for table in tables)
@@ -495,7 +495,7 @@ def test_attempts_put_nothing_into_place_by_themselves(spark: SparkSession, tmp_
     assert open_log(log).messages().num_rows == 7
     assert open_log(died).messages().num_rows == 3
     files = {str(path.relative_to(died)) for path in Path(died).rglob("*.parquet") if "_delta_log" not in path.parts}
-    left = files - open_log(died).live_paths(files)
+    left = files - open_log(died).core.live_paths(files)
     assert left
     assert all("/_temporary/" in path for path in left), left
     table = DeltaTable(died)

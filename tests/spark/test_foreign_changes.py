@@ -74,7 +74,7 @@ class World:
         assert spark_timely.open_log(self.path).verify().legal
 
     def version(self) -> int:
-        return spark_timely.open_log(self.path).version
+        return spark_timely.open_log(self.path).core.version
 
     def sql(self, *statements: str) -> None:
         for statement in statements:
@@ -159,7 +159,7 @@ def test_what_delta_spark_deleted_is_accepted(world: World) -> None:
 
 def test_what_delta_spark_maintains_changes_no_answer(world: World) -> None:
     last = max(world.rows) // 10 + 1
-    before = world.log.version
+    before = world.log.core.version
     statements = {
         "optimize": ["OPTIMIZE {t}"],
         "order": ["OPTIMIZE {t} ZORDER BY (v)"],

@@ -85,11 +85,11 @@ def test_plain_code_between_jobs_and_the_end_that_passes_on(spark: SparkSession,
     assert first.frontier().is_empty
     assert second.frontier() == Antichain.of(9)
     right.writer.close()
-    version = first.version
+    version = first.core.version
     first, second = run()
     assert second.frontier().is_empty
     # A query that has finished starts and ends without ado.
-    assert first.version == version
+    assert first.core.version == version
     found = second.messages()
     assert sorted(zip(*(found[name].to_pylist() for name in ("t", "id", "name")), strict=True)) == sorted(wanted)
     assert all(log.verify().legal for log in (first, second))

@@ -13,6 +13,7 @@ import pytest
 from spark_timely.errors import ForeignChangeError, LogFormatError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
+from spark_timely.log.reader import frontier_at
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def facts(log: Log) -> tuple[Any, ...]:
         (s.stream, s.seq, s.counts, s.before, s.owner, s.batch, s.rows, str(s.bounds), s.at, s.reason)
         for s in log.streams().values()
     ]
-    return report.digest, report.commits, log.frontier(), states, log.frontier_at(seq=2)
+    return report.digest, report.commits, log.frontier(), states, frontier_at(log.core, seq=2)
 
 
 def rows(numbers: np.ndarray, names: tuple[str, ...]) -> pa.Table:
@@ -70,15 +71,15 @@ def test_optimize_of_delta_spark_changes_no_answer(
     finally:
         spark.conf.set(setting, usual)
     fresh = open_log(log_path, merge_every=None)
-    assert len(fresh.files()) == 1
-    assert len(fresh.progress_files()) == 1
+    assert len(fresh.core.files()) == 1
+    assert len(fresh.core.progress_files()) == 1
     assert facts(fresh) == before
     log.refresh()
     assert facts(log) == before
-    file = pq.ParquetFile(f"{log_path}/{fresh.files().paths[0]}")
+    file = pq.ParquetFile(f"{log_path}/{fresh.core.files().paths[0]}")
     assert ("INT96" in {c.physical_type for c in map(file.schema.column, range(4))}) == (written == "INT96")
     # No bound of a file is narrower than its rows.
-    index = fresh.files()
+    index = fresh.core.files()
     messages = fresh.messages()
     times = log.domain.from_columns(messages)
     # Spark writes times before 1883 or so with seconds in their offset, which delta-rs does not read.
@@ -118,7 +119,7 @@ def test_deletion_vectors_are_refused_until_purged(spark: SparkSession, log_path
     table = f"delta.`{log_path}`"
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     assert open_log(log_path).messages().num_rows == 100
-    whole = open_log(log_path).version
+    whole = open_log(log_path).core.version
     spark.sql(f"DELETE FROM {table} WHERE v = 7")
     with pytest.raises(LogFormatError, match="deletion vectors"):
         open_log(log_path)

@@ -69,7 +69,7 @@ def test_a_task_that_is_behind_writes_many_times_in_one_commit(spark: SparkSessi
     assert kept != wanted
     assert messages(tmp_path / "out") == kept
     log = st.open_log(tmp_path / "out")
-    state = log.stream("main")
+    state = log.core.stream("main")
     assert state is not None
     # The beginning, the move up to the first write time, and all times.
     assert state.seq <= 3
@@ -133,7 +133,7 @@ def test_functions_and_newest_contents_at_many_times(spark: SparkSession, tmp_pa
     run(spark, newest)
     later = {row: n for row, n in messages(tmp_path / "newest").items() if row[0] > 20}
     assert later == {(21, "a", 9): 1, (22, "a", 18): 1}
-    state = st.open_log(tmp_path / "newest").stream("main")
+    state = st.open_log(tmp_path / "newest").core.stream("main")
     assert state is not None
     assert state.note.output is not None
     assert state.note.output.step is not None

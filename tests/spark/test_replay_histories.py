@@ -51,8 +51,8 @@ class DiskReader(MemoryReader):
     def __init__(self, path: str, options: SourceOptions) -> None:
         log = open_log(path)
         self.layout = layout_of(log, options)
-        self.key = id(log.storage)
-        STORAGES[self.key] = log.storage  # type: ignore[assignment]
+        self.key = id(log.core.storage)
+        STORAGES[self.key] = log.core.storage  # type: ignore[assignment]
         self.planner = ReplayPlanner(log, options, self.layout)
 
 

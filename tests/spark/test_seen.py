@@ -99,7 +99,7 @@ def contents(commits: list[list[Update]], time: int) -> Counter[Row]:
 
 def plan_of(log: st.Log, shown_as: str, lower: int | None, stop: int, first: int) -> SourcePlan:
     source = TaskSource("r", log.path, shown_as)  # type: ignore[arg-type]
-    return source_plan(source, log, catalog_of(log)(), log.storage, lower, stop, first)
+    return source_plan(source, log, catalog_of(log)(), log.core.storage, lower, stop, first)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

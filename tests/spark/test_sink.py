@@ -67,7 +67,7 @@ def test_late_row_fails_the_query_with_a_line_that_suffices(spark: SparkSession,
     put(tmp_path / "in", 0, [5, 9])
     capture_all(arrivals(spark, tmp_path / "in"), tmp_path, **BOUNDED)
     log = spark_timely.open_log(str(tmp_path / "log"))
-    version, files = log.version, set((tmp_path / "log").rglob("*.parquet"))
+    version, files = log.core.version, set((tmp_path / "log").rglob("*.parquet"))
     put(tmp_path / "in", 1, [9, 3])
     with pytest.raises(Exception, match="found time 3") as found:
         capture_all(arrivals(spark, tmp_path / "in"), tmp_path, **BOUNDED)
@@ -75,7 +75,7 @@ def test_late_row_fails_the_query_with_a_line_that_suffices(spark: SparkSession,
     assert "[TIMELY_LATE_DATA] could not capture row {'t': 3, 'id': 101} in stream 'main': found time 3 behind" in line
     assert "hint: set lateData to 'deadLetter'" in line
     log.refresh()
-    assert log.version == version
+    assert log.core.version == version
     assert set((tmp_path / "log").rglob("*.parquet")) == files
     # The option that the error names lets the row pass; nothing else changed.
     capture_all(arrivals(spark, tmp_path / "in"), tmp_path, **BOUNDED, lateData="deadLetter")
@@ -146,7 +146,7 @@ def test_start_closes_the_stream_after_a_clean_end_only(spark: SparkSession, tmp
     assert log.frontier().is_empty
     assert log.messages()["_time"].to_pylist() == [5, 8, 9]
     assert log.verify().legal
-    state = log.stream("main")
+    state = log.core.stream("main")
     assert state is not None
     assert state.reason == f"end of query {query.id}"
     # Nothing new came: running it again is no error, and closes nothing twice.
@@ -154,9 +154,9 @@ def test_start_closes_the_stream_after_a_clean_end_only(spark: SparkSession, tmp
         arrivals(spark, tmp_path / "in"), **keywords, through=through, on_finish="close", late_data="advance", **options
     )
     assert again.await_termination(60)
-    version = log.version
+    version = log.core.version
     log.refresh()
-    assert log.version == version
+    assert log.core.version == version
 
 
 def test_start_of_a_query_without_input_gives_a_complete_log(spark: SparkSession, tmp_path: Path) -> None:

@@ -39,12 +39,12 @@ def test_frontiers_are_those_of_the_log(spark: SparkSession, log: Log) -> None:
         ("two", "q2", [], True),
     ]
     for row in found:
-        state = log.stream(row["stream"])
+        state = log.core.stream(row["stream"])
         assert state is not None
         assert row["seq"] == state.seq
         assert row["at"].timestamp() == pytest.approx(state.at / 1e6)
         assert (json.loads(row["since"]), json.loads(row["upper"])) == (["2013-06-13"], ["2013-06-15"])
-        assert (row["kind"], row["times"], row["log_id"]) == ("stream", "date", log.log_id)
+        assert (row["kind"], row["times"], row["log_id"]) == ("stream", "date", log.core.log_id)
 
 
 def test_progress_sums_to_what_is_held(spark: SparkSession, log: Log) -> None:
@@ -55,7 +55,7 @@ def test_progress_sums_to_what_is_held(spark: SparkSession, log: Log) -> None:
     n = spark.sql(f"SELECT count(*), max(n_rows) FROM timely_progress('{log.path}') WHERE owner = 'q1'").first()
     assert n is not None
     assert n[1] == 2
-    rows = [row for row in log.progress().to_pylist() if row["_query"] == "q1"]
+    rows = [row for row in log.core.progress().to_pylist() if row["_query"] == "q1"]
     assert n[0] == len(rows)
 
 
@@ -79,7 +79,7 @@ def test_path_that_is_no_log_is_an_error(spark: SparkSession, tmp_path: Path, fu
 
 def test_functions_are_plain_python_too(log: Log) -> None:
     assert len(list(TimelyFrontiers().eval(log.path))) == 2
-    assert len(list(TimelyProgress().eval(log.path, {}))) == log.progress().num_rows
+    assert len(list(TimelyProgress().eval(log.path, {}))) == log.core.progress().num_rows
 
 
 def test_another_session_of_the_process_has_them(spark: SparkSession, log: Log) -> None:

@@ -83,7 +83,7 @@ def test_repetition_with_other_rows_continues_and_is_counted(spark: SparkSession
     log = open_log(query.log_path)
     assert ids(query) == [0, 1, 2]
     assert log.messages().slice(0, 2).equals(captured)
-    assert log.stream("main").note.differing == 1
+    assert log.core.stream("main").note.differing == 1
     assert log.verify().legal
 
 
@@ -111,7 +111,7 @@ def test_way_back_of_the_documentation_loses_nothing(spark: SparkSession, tmp_pa
     assert query.run() is None
     log = open_log(query.log_path)
     assert ids(query) == [0, 1, 2, 3]
-    assert (log.stream("main").note.gaps, log.stream("main").note.differing) == ((), 0)
+    assert (log.core.stream("main").note.gaps, log.core.stream("main").note.differing) == ((), 0)
     assert log.verify().legal
 
 
@@ -125,5 +125,5 @@ def test_log_deleted_on_purpose_begins_again_with_consent(spark: SparkSession, t
     assert "beginAt=2" in str(query.run())
     assert query.run(begin_at=2) is None
     assert ids(query) == [2, 3]
-    state = open_log(query.log_path).stream("main")
+    state = open_log(query.log_path).core.stream("main")
     assert (state.note.gaps, state.epoch) == (((0, 1),), 1)

@@ -164,7 +164,7 @@ class CapturedQuery:
         if not self.log_path.exists():
             return []
         files = sorted(str(file.relative_to(self.log_path)) for file in self.log_path.rglob("*") if file.is_file())
-        return [str(open_log(self.log_path).version), *files]
+        return [str(open_log(self.log_path).core.version), *files]
 
 
 def check(found: dict[str, Any], damages: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spark_timely.log import log as logs
+from spark_timely.log import core
 from spark_timely.log.store import delta as delta_store
 from tests.conformance.logs import LogMaker
 from tests.stores.conftest import Place
@@ -52,7 +52,7 @@ def _upkeep_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         job()
         return True
 
-    monkeypatch.setattr(logs, "run_aside", run)
+    monkeypatch.setattr(core, "run_aside", run)
 
 
 def _tests() -> Iterator[tuple[str, Callable[..., None]]]:

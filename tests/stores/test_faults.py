@@ -217,15 +217,15 @@ def first_append(place: Place, log: Log, append: Appends) -> None:
 def checkpoint(place: Place, log: Log, append: Appends) -> None:
     """Of one more commit, and the deletion of an entry far behind it."""
     del place
-    assert log.store.tidy(now=True)
-    assert log.store._upkeep._newest[0] == log.version
+    assert log.core.store.tidy(now=True)
+    assert log.core.store._upkeep._newest[0] == log.core.version
     append()
 
 
 def merge(place: Place, log: Log, append: Appends) -> None:
     del place
     report = log.compact()
-    assert (len(log.files()), report.lost) == (1, 0)
+    assert (len(log.core.files()), report.lost) == (1, 0)
     append()
 
 
@@ -324,7 +324,7 @@ def test_creations_at_one_moment_make_one_log(place: Place) -> None:
         processes = [start(url, place.options, s, streams=4, batches=1) for s in range(4)]
         outcome(processes)
         log = open_log(url, storage_options=place.options)
-        assert log.unclaimed == 0
+        assert log.core.unclaimed == 0
         assert log.verify().messages == 8
 
 

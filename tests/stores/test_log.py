@@ -68,8 +68,8 @@ def test_opening_takes_eight_requests_and_the_entries(place: Place, log: Log) ->
     with place.proxy.counting() as seen:
         again = open_log(place.url, storage_options=place.options)
         assert again.frontier().to_json() == [29]
-    assert log.store._upkeep._newest[0] > 0
-    assert seen.total <= 8 + again.version - log.store._upkeep._newest[0], seen
+    assert log.core.store._upkeep._newest[0] > 0
+    assert seen.total <= 8 + again.core.version - log.core.store._upkeep._newest[0], seen
 
 
 def test_small_file_takes_two_requests(place: Place, log: Log) -> None:
@@ -91,7 +91,7 @@ def test_merges_and_checkpoints_do_not_hold_up_appends(place: Place) -> None:
     finish_upkeep()
     assert statistics.median(counts) == 2
     log.refresh()
-    assert len(log.files()) < n
+    assert len(log.core.files()) < n
     assert values(place) == list(range(n))
 
 

@@ -66,11 +66,11 @@ CALLS: dict[str, Callable[[Log], object]] = {
 @pytest.mark.parametrize("call", sorted(CALLS.keys() - {"columns"}))  # a column fits whatever rows there are
 def test_handle_does_not_write_behind_a_log_that_was_put_back(place: Place, call: str) -> None:
     log = make(place, "old", 2)
-    before = objects(log.storage)
+    before = objects(log.core.storage)
     writer = log.writer(owner="old")
     for time in (2, 3, 4):
         writer.append(rows(time), advance_to=time + 1)
-    put_back(open_log(place.url, storage_options=place.options).storage, before)
+    put_back(open_log(place.url, storage_options=place.options).core.storage, before)
     with pytest.raises(RolledBackError, match=r"found stream 'main' at seq=2, this handle has seen 'main' at seq=5"):
         CALLS[call](log)
     found = open_log(place.url, storage_options=place.options)
@@ -91,10 +91,10 @@ def test_handle_does_not_write_behind_a_log_that_was_put_back(place: Place, call
 )
 def test_handle_does_not_write_into_a_log_that_was_made_again(place: Place, call: str, commits: int) -> None:
     log = make(place, "old", 2)
-    put_back(open_log(place.url, storage_options=place.options).storage, {})
+    put_back(open_log(place.url, storage_options=place.options).core.storage, {})
     make(place, "new", commits)
     if call == "tidy":
-        log.tidy()
+        log.core.tidy()
     else:
         with pytest.raises(LogMissingError, match=r"found another table in its place — hint: open the log again"):
             CALLS[call](log)
@@ -110,13 +110,15 @@ def test_entry_that_is_no_commit_is_refused_by_name(place: Place, damage: str, m
     monkeypatch.setattr("spark_timely.log.store.delta.LOOKS_S", (0.0,))
     log = make(place, "old", 4)
     entry, other = (f"_delta_log/{version:020d}.json" for version in (3, 4))
-    content = bytes(log.storage.read(entry))
-    wrong = {"empty": b"", "copy": bytes(log.storage.read(other)), "cut": b"\n".join(content.splitlines()[:-1])}[damage]
-    log.storage.put(entry, wrong, replace=True)
+    content = bytes(log.core.storage.read(entry))
+    wrong = {"empty": b"", "copy": bytes(log.core.storage.read(other)), "cut": b"\n".join(content.splitlines()[:-1])}[
+        damage
+    ]
+    log.core.storage.put(entry, wrong, replace=True)
     said = {"empty": "'empty'", "copy": "'an entry made for version=4'", "cut": "'cut: "}[damage]
     with pytest.raises(LogDamagedError, match=rf"version=3 is {said}.* — hint: restore the object by its versions"):
         open_log(place.url, storage_options=place.options)
-    log.storage.put(entry, content, replace=True)
+    log.core.storage.put(entry, content, replace=True)
     assert open_log(place.url, storage_options=place.options).messages().num_rows == 4
 
 
@@ -127,11 +129,11 @@ def test_first_write_behind_tidied_entries_is_kept(place: Place, monkeypatch: py
     writer = busy.writer("busy", owner="busy")
     for time in range(45):
         writer.append(rows(time), advance_to=time + 1)
-    busy.tidy()
-    checkpoint = max(name for name in busy.storage.names("_delta_log") if "checkpoint.parquet" in name)
-    for name in busy.storage.names("_delta_log"):
+    busy.core.tidy()
+    checkpoint = max(name for name in busy.core.storage.names("_delta_log") if "checkpoint.parquet" in name)
+    for name in busy.core.storage.names("_delta_log"):
         if name.endswith(".json") and name[:20] < checkpoint[:20]:
-            busy.storage.delete(f"_delta_log/{name}")
+            busy.core.storage.delete(f"_delta_log/{name}")
     # As a process has it that has not written yet: it tries whether the store excludes others, with its newest entry.
     monkeypatch.setattr(cloud, "_excluding", set())
     assert idle.writer("idle", owner="idle").append(rows(99), advance_to=99).committed
@@ -144,10 +146,10 @@ def test_first_write_behind_tidied_entries_is_kept(place: Place, monkeypatch: py
 def test_tidying_stops_at_an_entry_that_was_put_there_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     log = make(place, "old", 60)
     kept = f"{3:020d}.json"
-    old = dict.fromkeys(log.storage.names("_delta_log"), 10_000.0)
-    monkeypatch.setattr(type(log.storage), "ages", lambda storage, folder: {**old, kept: 1.0})
+    old = dict.fromkeys(log.core.storage.names("_delta_log"), 10_000.0)
+    monkeypatch.setattr(type(log.core.storage), "ages", lambda storage, folder: {**old, kept: 1.0})
     monkeypatch.setattr("spark_timely.log.store.checkpoints.KEEP_VERSIONS", 5)
-    log.tidy()
-    names = sorted(name for name in log.storage.names("_delta_log") if name.endswith(".json"))
+    log.core.tidy()
+    names = sorted(name for name in log.core.storage.names("_delta_log") if name.endswith(".json"))
     assert names[0] == kept
     assert len(names) == 62 - 3

@@ -44,7 +44,7 @@ def test_look_at_a_log_without_news_takes_one_request(place: Place, log: Log) ->
 
 
 def test_opening_takes_eight_requests_and_one_an_entry(place: Place, log: Log) -> None:
-    entries = log.version + 1
+    entries = log.core.version + 1
     with place.proxy.counting() as seen:
         open_log(place.url, storage_options=place.options)
     assert seen.total <= 8 + entries, str(seen)

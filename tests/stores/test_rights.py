@@ -79,7 +79,7 @@ def test_nothing_is_read_without_one_of_them(
     with pytest.raises(StorageError, match="AccessDenied") as found:
         open_log(place.url, storage_options=options).messages()
     assert not isinstance(found.value, DataLossError)
-    assert log.version == 4
+    assert log.core.version == 4
 
 
 def test_who_may_only_read_is_refused_an_append(place: Place, log: Log, having: Callable[..., dict[str, str]]) -> None:
@@ -95,13 +95,13 @@ def test_all_of_the_rights_are_enough_for_all(place: Place, having: Callable[...
     log = create_log(place.url, SCHEMA, minimum=(0,), storage_options=options, merge_every=None)
     for value in range(12):
         append(log, value)
-    assert log.store.tidy(now=True)
-    assert (log.compact().lost, len(log.files())) == (0, 1)
+    assert log.core.store.tidy(now=True)
+    assert (log.compact().lost, len(log.core.files())) == (0, 1)
     assert values(place) == list(range(12))
     content = bytes(2 * cloud.WHOLE_BYTES + 1)
     CloudStorage(place.url, options).write("large", content)
     assert CloudStorage(place.url, options).mark("large")[1] == len(content)  # type: ignore[index]
-    assert log.upkeep_problems() == []
+    assert log.core.upkeep_problems() == []
 
 
 def test_who_may_not_delete_appends_all_the_same(
@@ -113,10 +113,12 @@ def test_who_may_not_delete_appends_all_the_same(
     for value in range(12):
         append(log, value)
     with place.proxy.counting() as seen:
-        log.tidy()
+        log.core.tidy()
     assert seen.by_kind["POST"] == 1, str(seen)  # a deletion of several files, though of one
-    assert len([name for name in log.storage.names("_delta_log") if name.endswith(".json")]) == log.version + 1
-    assert "AccessDenied" in log.upkeep_problems()[0]
+    assert (
+        len([name for name in log.core.storage.names("_delta_log") if name.endswith(".json")]) == log.core.version + 1
+    )
+    assert "AccessDenied" in log.core.upkeep_problems()[0]
     append(log, 12)
     assert values(place) == list(range(13))
 

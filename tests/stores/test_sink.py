@@ -46,7 +46,7 @@ def test_captured_micro_batch_takes_fifteen_requests(spark: SparkSession, place:
         query.awaitTermination()
     log = spark_timely.open_log(place.url, storage_options=place.server.options())
     assert sorted(log.messages()["id"].to_pylist()) == list(range(100 * BATCHES))
-    assert len(log.files()) == BATCHES * TASKS
+    assert len(log.core.files()) == BATCHES * TASKS
     batches = by_commit(seen.requests)[-BATCHES + BEFORE :]
     tell(f"requests of each micro-batch: {[len(batch) for batch in batches]}")
     assert max(map(len, batches)) <= 15, str(seen)

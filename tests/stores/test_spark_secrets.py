@@ -94,7 +94,7 @@ def test_job_over_azure_shows_no_key(place: Place, tmp_path: Path) -> None:
     written = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert any(b"SparkListenerSQLExecutionStart" in content for content in written.values())
     for name in ("log", "sink", "counts"):
-        storage = open_log(f"{root}/{name}", storage_options=options).storage
+        storage = open_log(f"{root}/{name}", storage_options=options).core.storage
         written |= {
             Path(name, at, each): bytes(storage.read(f"{at}/{each}"))
             for at in storage.names()

@@ -83,13 +83,11 @@ def logs(path: str, schema: pa.Schema) -> None:
     log.messages(lower=0.5)  # type: ignore[arg-type]
     log.messages("main")  # type: ignore[call-arg]
     log.dead(stream=["main"])  # type: ignore[arg-type]
-    log.frontier_at(seq="x")  # type: ignore[arg-type]
     log.snapshot(0.5)  # type: ignore[arg-type]
     log.advance("main", 0.5)  # type: ignore[arg-type]
     log.advance("main", 5, reason=5)  # type: ignore[arg-type]
     log.close(5)  # type: ignore[arg-type]
     log.compact(target_file_size=1.5)  # type: ignore[arg-type]
-    log.open_stream("a", owner=5)  # type: ignore[arg-type]
     log.writer(owner=5)  # type: ignore[arg-type]
     log.writer(owner="me", target_file_size=[1])  # type: ignore[arg-type]
 

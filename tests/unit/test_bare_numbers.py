@@ -19,6 +19,7 @@ from spark_timely.interop.exporting import export_log
 from spark_timely.log import Log
 from spark_timely.log.cut import Cut
 from spark_timely.log.log import create_log
+from spark_timely.log.reader import frontier_at
 from spark_timely.testing import stream_of
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
@@ -37,11 +38,11 @@ DOORS: dict[str, Callable[[Log, Any], object]] = {
     "append": lambda log, time: log.writer(owner="o").append(NO_ROWS, advance_to=time),
     "expected": lambda log, time: log.writer(owner="o").compare_and_append(NO_ROWS, expected=time, upper=NOON),
     "upper": lambda log, time: log.writer(owner="o").compare_and_append(NO_ROWS, expected=NOON, upper=time),
-    "open": lambda log, time: log.open_stream("b", owner="p", at=time),
+    "open": lambda log, time: log.core.open_stream("b", owner="p", at=time),
     "lower bound": lambda log, time: log.messages(lower=time),
     "upper bound": lambda log, time: log.messages(upper=time),
     "snapshot": lambda log, time: log.snapshot(time),
-    "history": lambda log, time: log.frontier_at(timestamp=time),
+    "history": lambda log, time: frontier_at(log.core, timestamp=time),
     "cut": lambda log, time: spark_timely.cut([log], frontier=time),
     "wait for a time": lambda log, time: spark_timely.wait(log, time=time, timeout_s=0),
     "wait for a frontier": lambda log, time: spark_timely.wait(log, frontier=time, timeout_s=0),
@@ -72,7 +73,7 @@ def log(log_path: str) -> Log:
 @pytest.mark.parametrize("door", DOORS)
 def test_issue_14_bare_numbers_are_refused_and_change_nothing(log_path: str, door: str) -> None:
     log = make(log_path, kind="collection" if door in COLLECTIONS else "stream")
-    before = log.version
+    before = log.core.version
     for bare in BARE:
         with pytest.raises(InvalidUsageError) as caught:
             DOORS[door](log, bare)
@@ -82,7 +83,7 @@ def test_issue_14_bare_numbers_are_refused_and_change_nothing(log_path: str, doo
         if (door, str(bare)[0]) != ("history", "[") and not (door in OPTIONS and isinstance(bare, np.int64)):
             assert f"us:{number} if microseconds since 1970-01-01 are meant" in str(caught.value)
     log.refresh()
-    assert log.version == before
+    assert log.core.version == before
     assert not Path(f"{log.path}.new").exists()
     assert not Path(f"{log.path}.out").exists()
 

@@ -47,10 +47,10 @@ class Died(BaseException):
 def frozen(log: Log) -> tuple[int, str, dict[str, tuple[int, int, int]]]:
     """Return what must not change: the version, what is in the log, and each of its files on the disk."""
     found = {}
-    for path in log.live_paths({str(p.relative_to(log.path)) for p in Path(log.path).rglob("*.parquet")}):
+    for path in log.core.live_paths({str(p.relative_to(log.path)) for p in Path(log.path).rglob("*.parquet")}):
         stat = os.stat(f"{log.path}/{path}")
         found[path] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-    return log.version, log.verify().canonical_hash, found
+    return log.core.version, log.verify().canonical_hash, found
 
 
 def check_late(path: str | Path, late: Callable[[], object]) -> None:
@@ -60,7 +60,7 @@ def check_late(path: str | Path, late: Callable[[], object]) -> None:
     new = {str(each.relative_to(path)) for each in set(Path(path).rglob("*.parquet")) - files}
     log = open_log(path)
     assert new, "the late task has written nothing"
-    assert not log.live_paths(new)
+    assert not log.core.live_paths(new)
     assert frozen(log) == before
     assert log.verify().legal
 
@@ -156,10 +156,10 @@ def test_late_dead_letters_of_an_operator_are_no_part(tmp_path: Path) -> None:
     scope = Scope("flow")
     scope.replay(changes).upsert(keys="k", sequence_by="n").capture(str(tmp_path / "out"))
     outputs, tasks = attempts(scope, changes)
-    letters = len(open_log(tmp_path / "out").dead_files())
+    letters = len(open_log(tmp_path / "out").core.dead_files())
     assert letters
     check_late(tmp_path / "out", lambda: again(outputs, tasks))
-    assert len(open_log(tmp_path / "out").dead_files()) == letters
+    assert len(open_log(tmp_path / "out").core.dead_files()) == letters
 
 
 def test_late_run_of_an_index_is_named_by_no_spine(source: Log, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def step(tmp_path: Path) -> StepPlan:
     log = create_log(str(tmp_path / "out"), ROWS, minimum=(0,))
     log.writer(owner="test").append(pa.table({"_time": [0], "n": [0]}), advance_to=1)
     log = open_log(tmp_path / "out")
-    return StepPlan("task", (1,), (), None, log.format, log.storage, "main", 2, parquet.new_job())
+    return StepPlan("task", (1,), (), None, log.core.format, log.core.storage, "main", 2, parquet.new_job())
 
 
 BODIES: dict[str, Callable[[StepPlan], object]] = {

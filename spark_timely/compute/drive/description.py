@@ -270,7 +270,7 @@ class Descriptions:
             if log.path in own:  # named by its path: nobody drops it as long as it is read
                 reads.append(Import(word, export=own[log.path]))
             elif word in given:
-                reads.append(Import(word, path=log.path, log_id=log.log_id))
+                reads.append(Import(word, path=log.path, log_id=log.core.log_id))
             else:
                 reads.append(Import(word, export=word))
         for word in logs.keys() - set(imports_of(plan)):
@@ -290,7 +290,7 @@ class Descriptions:
             export = next((id_ for id_, each in exports.items() if state.directory.path_of(each) == at), None)
             if export is None:
                 logs[alias] = state.opened(at)
-                return Import(alias, path=logs[alias].path, log_id=logs[alias].log_id)
+                return Import(alias, path=logs[alias].path, log_id=logs[alias].core.log_id)
         found = self._own(export, attempt)
         if found is None:
             msg = f"{attempt}: found that export {export!r}, its {alias!r}, keeps no rows"

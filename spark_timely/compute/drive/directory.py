@@ -146,9 +146,9 @@ class Directory:
             # What a creation that was killed leaves behind has no entry of a table and no other names.
             return Found(is_foreign=has_table(storage) or bool(foreign_names(storage.names())))
         fence = fence_of(log)
-        owned = [state for name, state in log.ends().items() if state.owner and name != _MAIN]
-        main = log.stream(_MAIN)
-        return Found(log.log_id, fence, bool(owned) or (main is not None and bool(main.owner) and fence is None))
+        owned = [state for name, state in log.core.ends().items() if state.owner and name != _MAIN]
+        main = log.core.stream(_MAIN)
+        return Found(log.core.log_id, fence, bool(owned) or (main is not None and bool(main.owner) and fence is None))
 
     def has(self, path: str) -> bool:
         """Return whether a normal path is of the directory, or below it."""
@@ -232,7 +232,7 @@ class Found:
 
 def fence_of(log: Log, /) -> Fence | None:
     """Return the newest start of an instance that wrote a log; None if none did."""
-    state = log.stream(_MAIN)
+    state = log.core.stream(_MAIN)
     note = None if state is None else state.note.output
     return None if note is None else note.fence
 
@@ -242,7 +242,7 @@ def is_anothers(log: Log, instance: str, name: str, /) -> bool:
 
     Folders may have been exchanged. Nobody has written a log that was made, and not claimed yet.
     """
-    fence, state = fence_of(log), log.stream(_MAIN)
+    fence, state = fence_of(log), log.core.stream(_MAIN)
     if fence is None or state is None:
         return False
     own = f"dataflow {name} of instance {instance}", f"task {name} of instance {instance}"

@@ -536,7 +536,7 @@ class Driver:
         now = self._now()
         if self._unreachable:
             return max(self._again_at - now, 0.001)
-        is_far = self.worker.watches.only_far and not self._commands.log.storage.local
+        is_far = self.worker.watches.only_far and not self._commands.log.core.storage.local
         due = self.worker.next_due_s()
         near_s = _POLL_S if now - self._busy_at < _IDLE_AFTER_S else _IDLE_POLL_S
         rest = FAR_POLL_S if is_far else near_s

@@ -192,7 +192,7 @@ class Folders:
         stays = self._state.is_of_another(log, id_)
         if stays:
             _log.warning("folder %r of %r stays: another dataflow has written what is in it", folder, id_)
-        return Mark(folder, "left" if stays else "dropped", log.log_id)
+        return Mark(folder, "left" if stays else "dropped", log.core.log_id)
 
     def _log_at(self, path: str) -> Log | None:
         """Return a log that is there, and can be looked at."""
@@ -226,7 +226,7 @@ class Folders:
             msg = f"{what}: found that a collection has it"
             raise InvalidUsageError(msg, hint="drop the collection")
         log = self._log_at(f"{state.directory.collections}/{name}")
-        ledger = state.ledger.put(Mark(name, "asked", None if log is None else log.log_id))
+        ledger = state.ledger.put(Mark(name, "asked", None if log is None else log.core.log_id))
         state.commands.add(ledger.rows())
         state.ledger = ledger
         self.gone.pop(name, None)

@@ -229,7 +229,7 @@ class ImportRetainers:
             if found.needed.less_equal_frontier(needed) and (as_of is None or may_read(log.since(), as_of)):
                 return needed
         try:
-            retainer = log.retain_as_of(
+            retainer = log.core.retain_as_of(
                 self.consumer,
                 as_of,
                 owner=self.owner,
@@ -310,7 +310,7 @@ class ImportRetainers:
             needed = entry.needed
             now, expires = self._now(), int((self._wall() + self._expiry_s) * 1_000_000)
             wanted = Antichain.empty(log.domain.arity) if needed is None else needed
-            log.retain_several([Retaining(self.consumer, wanted, self.owner, expires, brief=True)])
+            log.core.retain_several([Retaining(self.consumer, wanted, self.owner, expires, brief=True)])
         except LogMissingError:
             entry.written = None
         except Exception as error:  # noqa: BLE001 - whatever it is, the other imports are retained

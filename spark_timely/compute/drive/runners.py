@@ -131,8 +131,8 @@ class Runner(ABC):
                     continue  # a follower reads outputs alone, and may have no credentials of imports
                 raise
             said = {"path": path, "import": each.name}
-            if each.log_id is not None and log.log_id != each.log_id:
-                msg = f"{attempt}: found log {log.log_id!r} at {path!r}, expected {each.log_id!r}"
+            if each.log_id is not None and log.core.log_id != each.log_id:
+                msg = f"{attempt}: found log {log.core.log_id!r} at {path!r}, expected {each.log_id!r}"
                 hint = "put the log back that was there, or drop the dataflow and create another one"
                 raise DataLossError(msg, hint=hint, context=said)
             if each.export is not None and state.is_of_another(log, each.export):
@@ -259,7 +259,7 @@ class Runner(ABC):
         for export in self.written:
             if export.id in self.outputs:
                 log = self.outputs[export.id]
-                news = news or (log.has_news() if log.storage.local else far)
+                news = news or (log.core.has_news() if log.core.storage.local else far)
                 continue
             path = self.path_of(export)
             if not far and not self._state.directory.is_local(path):
@@ -540,7 +540,7 @@ class _TaskRunner(Runner):
         sink = ready.sink
         logs = open_logs([sink], ready.storage, existing_logs([sink], ready.storage, ready.logs))
         output = logs[sink.path]
-        self.consumer, self.paths = consumer_of(sink, output.log_id), tuple(ready.storage)
+        self.consumer, self.paths = consumer_of(sink, output.core.log_id), tuple(ready.storage)
         self.engine = TaskEngine(
             ready.plan,
             sink,
@@ -552,14 +552,14 @@ class _TaskRunner(Runner):
             retain=runtime.retain,
         )
         self.engine.begin()
-        if note_of(output.stream(sink.stream), sink).task is None:
+        if note_of(output.core.stream(sink.stream), sink).task is None:
             self.engine.step(_no_tasks)  # its first commit: the body does not run
         return {self.dataflow.exports[0].id: output}
 
     def _claim(self, fence: Fence) -> None:
         """Write the fence into an output that is there and this task's (invariant 1)."""
         log, name = self._existing(), self._name(fence)
-        state = None if log is None else log.stream("main")
+        state = None if log is None else log.core.stream("main")
         if log is not None and state is not None and state.owner == f"task {name}":
             leaves = tuple(Replay(alias, each.domain, each.schema, (), each.path, each.kind)
                            for alias, each in self.logs.items())  # fmt: skip
@@ -613,7 +613,7 @@ class _TaskRunner(Runner):
 def _bring_up(logs: Mapping[str, Log]) -> None:
     """Bring handles up to date."""
     for log in logs.values():
-        if not log.storage.local or log.has_news():
+        if not log.core.storage.local or log.core.has_news():
             log.refresh()
 
 
@@ -681,7 +681,7 @@ def recorded_beginning(log: Log, /) -> Antichain | None:
     log : Log
         Of the output.
     """
-    state = log.stream("main")
+    state = log.core.stream("main")
     note = None if state is None or state.note.output is None else state.note.output.task
     if note is None or note.as_of is None or not log.frontier().less_equal(note.as_of):
         return None

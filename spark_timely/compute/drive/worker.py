@@ -53,17 +53,17 @@ class _Watched:
 
     def has_news(self) -> bool:
         """Return whether there may be news; what is far, or cannot be looked at, is asked once a second."""
-        if self._failed or not self.log.storage.local:
+        if self._failed or not self.log.core.storage.local:
             if self._now() - self._looked_at < FAR_POLL_S:
                 return False
-        elif not self.log.has_news():
+        elif not self.log.core.has_news():
             return False
         self._looked_at = self._now()
-        before = self.log.version
+        before = self.log.core.version
         failed, self._failed = self._failed, True
         self.log.refresh()
         self._failed = False
-        return failed or self.log.version != before
+        return failed or self.log.core.version != before
 
 
 class Watches:
@@ -131,7 +131,7 @@ class Watches:
                 watched = self._watched[path] = self._new(path)
             except Exception as error:  # noqa: BLE001 - it is the answer, once it is asked for there
                 return str(error)
-        return watched.log.version
+        return watched.log.core.version
 
     def keep_for_peeks(self, paths: AbstractSet[str]) -> None:
         """Watch logs no longer that no peek waits for, except these."""
@@ -143,7 +143,7 @@ class Watches:
     @property
     def only_far(self) -> bool:
         """Whether all logs are in stores, where each look is a request."""
-        return all(not watched.log.storage.local for watched in self._watched.values())
+        return all(not watched.log.core.storage.local for watched in self._watched.values())
 
 
 class Worker:

@@ -86,7 +86,7 @@ class Indexing:
 
 def index_folder(log: Log, look: Look) -> str | None:
     """Return where the index of a log is; None where it can have none: it is mapped from a disk."""
-    if not log.storage.local:
+    if not log.core.storage.local:
         return None
     named = hashlib.sha256(json.dumps([look.key, look.columns]).encode()).hexdigest()[:16]
     return os.path.join(log.path, "_spark_timely", f"by-{named}")
@@ -94,10 +94,10 @@ def index_folder(log: Log, look: Look) -> str | None:
 
 def may_be_of(spine: Spine, log: Log) -> bool:
     """Return whether an index may be one of a log as it is, as far as that is known without a look at its commits."""
-    if spine.log_id != log.log_id:
+    if spine.log_id != log.core.log_id:
         return False
-    ends = log.ends()
-    if other_accepted(log.accepted, spine.commits):
+    ends = log.core.ends()
+    if other_accepted(log.core.accepted, spine.commits):
         return False
     if any(name not in ends for name in spine.commits if name != ACCEPTED):
         return False
@@ -113,8 +113,8 @@ def has_commits_of(spine: Spine, log: Log) -> bool:
     """Return whether the newest commits that an index has seen are those of a log (invariant 2)."""
     try:
         wanted = dict(spine.commits)
-        found = log.commits_of({name: seq for name, (seq, _) in wanted.items()})
-        return not other_commits(log, wanted) and all(name in found for name in wanted if name != ACCEPTED)
+        found = log.core.commits_of({name: seq for name, (seq, _) in wanted.items()})
+        return not other_commits(log.core, wanted) and all(name in found for name in wanted if name != ACCEPTED)
     except TimelyError as error:
         _log.warning("the index of log %r is not used: %s", log.path, error)
         return False
@@ -249,7 +249,7 @@ class Arrangements:
                 return None
         if newest is None or newest.columns != _columns(leaf, look) or not may_be_of(newest, log):
             return None
-        state = newest.number, log.generation, log.version
+        state = newest.number, log.core.generation, log.core.version
         if self._checked.get(look) == state:
             return newest
         if not has_commits_of(newest, log):
@@ -270,7 +270,7 @@ class Arrangements:
             frontier = log.frontier()
             since = log.since().elements[0][0] if leaf.updates and log.since().elements else leaf.domain.minimum[0]
             lower = leaf.domain.minimum_frontier if spine is None or spine.upper is None else Antichain.of(spine.upper)
-            commits = newest_commits(log.ends(), _ALL_COMMITS, log.accepted)
+            commits = newest_commits(log.core.ends(), _ALL_COMMITS, log.core.accepted)
             shares, _ = shares_between(files, lower, frontier)
             groups = _groups(files, shares, _RUN_BYTES)
             if frontier != lower:
@@ -328,7 +328,7 @@ class Arrangements:
             now = wall_clock.time()
             gone = () if newest is None else (*newest.gone, *((run.name, now) for run in newest.runs))
             follows = Spine(
-                number - 1, log.log_id, _columns(leaf, look), {}, since, lower.elements[0][0], (), gone, lineage
+                number - 1, log.core.log_id, _columns(leaf, look), {}, since, lower.elements[0][0], (), gone, lineage
             )
             written = follows.extended(made, stop, commits)
             done = write_spine(folder, written)
@@ -396,7 +396,7 @@ def _made(log: Log, work: Sequence[tuple[IndexWork, int]], run_tasks: RunTasks) 
     if not work:
         return []
     leaf = work[0][0].leaf
-    plan = OutputPlan(f"index of {leaf.path}", leaf, "", log.format, log.storage)
+    plan = OutputPlan(f"index of {leaf.path}", leaf, "", log.core.format, log.core.storage)
     tasks = [Task(0, 0, each.lower, each.upper, size_bytes=size, index=each) for each, size in work]
     return [result.run for result in run_tasks([plan], tasks) if result.run is not None]
 

@@ -117,7 +117,7 @@ class Beginnings:
     def waits(self, sink: Sink, state: StreamState) -> bool:
         """Return whether an output may not begin before another one that it reads has begun (invariant 2)."""
         return not _has_begun(sink, state) and any(
-            not _has_begun(other, self._logs[other.path].stream(other.stream))
+            not _has_begun(other, self._logs[other.path].core.stream(other.stream))
             for leaf in leaves_of(sink.view)
             for other in self._written.get(leaf.path, ())
         )
@@ -244,7 +244,7 @@ def check_whole(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
     for sink in sinks:
         view = remembers(sink.view)
         needs_all = sink.is_whole if view is None else view.operator.looks_back is None
-        if not needs_all or _has_begun(sink, logs[sink.path].stream(sink.stream)):
+        if not needs_all or _has_begun(sink, logs[sink.path].core.stream(sink.stream)):
             continue
         found = _with_gap(sink, {other.path: other for other in sinks}, logs, events=True)
         if found is None:
@@ -294,7 +294,7 @@ def _with_gap(
         if begins is not None:
             return leaf, begins
         own = written.get(leaf.path)
-        if own is not None and not _has_begun(own, log.stream(own.stream)):
+        if own is not None and not _has_begun(own, log.core.stream(own.stream)):
             waiting += _asked(own, events=of_events)
     return None
 

@@ -154,7 +154,7 @@ def outputs(scope: Scope, /) -> list[OutputState]:
     uppers = {sink: _upper(log, sink) for sink, log in opened.items()}
     logs = _inputs(scope)
     frontiers = _frontiers(scope, logs)
-    plans = plans_of(scope.sinks, {path: log.log_id for path, log in logs.items() if log is not None})
+    plans = plans_of(scope.sinks, {path: log.core.log_id for path, log in logs.items() if log is not None})
     there = {path: log for path, log in logs.items() if log is not None}
     stopped = [sink for sink, note in notes.items() if note.failure is not None or opened[sink] is None]
     stuck = stuck_outputs(scope.sinks, uppers, frontiers, there, stopped)
@@ -283,7 +283,7 @@ def _kept(scope: Scope, sink: Sink, view: Remembered) -> list[str]:
     lines = [f"  keeps {by}, columns {columns}{more}, in {place} {sink.path}{back}: {_size(scope, own)}"]
     log = _opened(scope, sink.path)
     if operator.why_apart and log is not None:
-        n_dead = int(log.dead_files().rows.sum())
+        n_dead = int(log.core.dead_files().rows.sum())
         lines.append(f"  set apart {n_dead:,} rows, as dead letters of {sink.path}: {operator.why_apart}")
     for look, leaf in looks_of(view, own).items():
         if leaf is not own:
@@ -330,7 +330,7 @@ def _size(scope: Scope, leaf: Replay) -> str:
     log = _opened(scope, leaf.path)
     if log is None:
         return "not there yet"
-    files = log.files()
+    files = log.core.files()
     what = "updates" if leaf.updates else "rows"
     rows = f"{int(files.rows.sum()):,}" if (files.rows >= 0).all() else "unknown"
     since = leaf.domain.render_frontier(log.since())
@@ -435,7 +435,7 @@ def _frontiers(scope: Scope, logs: Mapping[str, Log | None]) -> Mapping[str, Ant
 
 
 def _upper(log: Log | None, sink: Sink) -> Antichain:
-    state = None if log is None else log.stream(sink.stream)
+    state = None if log is None else log.core.stream(sink.stream)
     if state is not None:
         return state.frontier
     return sink.view.front({leaf: leaf.domain.minimum_frontier for leaf in leaves_of(sink.view)})

@@ -90,15 +90,17 @@ class Inputs:
                 continue
             log, commits = self._logs[path], self._commits(path)
             noted = None if before is None else self._noted(before, path)
-            ends = log.ends()
+            ends = log.core.ends()
             ahead = {
                 stream: (seq, identity)
                 for stream, (seq, identity) in ({} if noted is None else noted.commits).items()
-                if (seq > len(log.accepted) if stream == ACCEPTED else stream not in ends or ends[stream].seq < seq)
+                if (
+                    seq > len(log.core.accepted) if stream == ACCEPTED else stream not in ends or ends[stream].seq < seq
+                )
             }
             if not ahead:
                 self._note_found(sink, path, commits)
-            found[path] = InputNote(log.log_id, {**commits, **ahead})
+            found[path] = InputNote(log.core.log_id, {**commits, **ahead})
         return found
 
     def kept(self, sink: Sink, before: OutputNote) -> dict[str, InputNote]:
@@ -114,33 +116,33 @@ class Inputs:
 
     def _noted(self, note: OutputNote, path: str) -> InputNote | None:
         """Return what an output says of a log: by its path, else by its id, for it may have been moved."""
-        log_id = self._logs[path].log_id
+        log_id = self._logs[path].core.log_id
         return self._noted_at(note, path) or next((each for each in note.inputs.values() if each.id == log_id), None)
 
     def _noted_at(self, note: OutputNote, path: str) -> InputNote | None:
         """Return what an output says of the log at a place, however the place was written then."""
         if path in note.inputs:
             return note.inputs[path]
-        options = self._logs[path].storage_options
+        options = self._logs[path].core.storage_options
         return next((each for other, each in note.inputs.items() if same_place(other, path, options)), None)
 
     def _commits(self, path: str) -> Commits:
         """Return the newest commits of a log's streams; of too many those that were made last."""
         log = self._logs[path]
-        snapshot = log.generation, log.version
+        snapshot = log.core.generation, log.core.version
         known = self._newest.get(path)
         if known is None or known[0] != snapshot:
-            known = self._newest[path] = snapshot, newest_commits(log.ends(), self._room, log.accepted)
+            known = self._newest[path] = snapshot, newest_commits(log.core.ends(), self._room, log.core.accepted)
         return known[1]
 
     def ids(self) -> dict[str, str]:
         """Return the ids of all logs, by path."""
-        return {path: log.log_id for path, log in self._logs.items()}
+        return {path: log.core.log_id for path, log in self._logs.items()}
 
     def replaced(self, sink: Sink, note: OutputNote) -> dict[str, str]:
         """Return the ids of logs that an output was made from, by path, where another log is now."""
         noted = {path: self._noted_at(note, path) for path in self.below[sink] if path in self._logs}
-        return {path: each.id for path, each in noted.items() if each and each.id != self._logs[path].log_id}
+        return {path: each.id for path, each in noted.items() if each and each.id != self._logs[path].core.log_id}
 
     def found(self, sink: Sink, note: OutputNote, *, fresh: bool = True) -> dict[str, InputNote]:
         """Return the logs that an output is made from as they are, with the commits that it was not made from.
@@ -166,7 +168,7 @@ class Inputs:
         """
         found = {}
         for path in self.below[sink]:
-            noted, log_id = self._noted(note, path), self._logs[path].log_id
+            noted, log_id = self._noted(note, path), self._logs[path].core.log_id
             if noted is not None and noted.id == log_id:
                 found[path] = InputNote(log_id, self._differing(sink, path, noted.commits, fresh=fresh))
             elif noted is not None or not self._is_own(path):
@@ -191,13 +193,13 @@ class Inputs:
         for path, now in found.items():
             noted = self._noted(note, path)
             if noted is not None and noted.id != now.id:
-                said.append(other_log(path, now.id, noted.id, of_clone(self._logs[path])))
+                said.append(other_log(path, now.id, noted.id, of_clone(self._logs[path].core.storage)))
             elif now.commits:
-                said.append(describe_others(self._logs[path], now.commits, "the output was made from"))
-        present = {self._logs[path].log_id for path in self.below[sink]}
+                said.append(describe_others(self._logs[path].core, now.commits, "the output was made from"))
+        present = {self._logs[path].core.log_id for path in self.below[sink]}
         for path, before in note.inputs.items():
             if before.id not in present and not any(
-                same_place(path, other, self._logs[other].storage_options) for other in self.below[sink]
+                same_place(path, other, self._logs[other].core.storage_options) for other in self.below[sink]
             ):
                 said.append(f"found no log of id={before.id!r} among its inputs, which it was made from as {path!r}")
         return said
@@ -207,24 +209,24 @@ class Inputs:
         log = self._logs[path]
         known, files = self._found.get((sink, path), (None, frozenset[str]()))
         n_accepted = commits.get(ACCEPTED, (0, ""))[0]
-        same = known == commits and n_accepted == len(log.accepted)
-        if same and all(file in log.store.live for file in files):
+        same = known == commits and n_accepted == len(log.core.accepted)
+        if same and all(file in log.core.store.live for file in files):
             return {}
-        newest = log.ends()
+        newest = log.core.ends()
         wanted = {
             stream: commit
             for stream, commit in commits.items()
             if fresh or stream == ACCEPTED or (stream in newest and newest[stream].seq >= commit[0])
         }
-        differing = other_commits(log, wanted)
-        if not fresh and n_accepted > len(log.accepted):
+        differing = other_commits(log.core, wanted)
+        if not fresh and n_accepted > len(log.core.accepted):
             differing.pop(ACCEPTED, None)
         if fresh and not differing:
             self._note_found(sink, path, commits)
         return differing
 
     def _note_found(self, sink: Sink, path: str, commits: Commits) -> None:
-        files = (self._logs[path].holders(stream, seq) for stream, (seq, _) in commits.items())
+        files = (self._logs[path].core.states.holders(stream, seq) for stream, (seq, _) in commits.items())
         self._found[sink, path] = commits, frozenset(file for held in files for file in held)
 
 

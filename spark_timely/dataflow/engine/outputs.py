@@ -259,7 +259,7 @@ class Outputs:
         found: dict[Sink, StreamState] = {}
         for sink in self._sinks:
             error = broken.get(sink.path)
-            state = None if error is not None else self._logs[sink.path].stream(sink.stream)
+            state = None if error is not None else self._logs[sink.path].core.stream(sink.stream)
             if state is None:
                 self.fail(sink, None, error or _no_stream(sink))
                 continue
@@ -381,7 +381,7 @@ def _append(
     upper: Antichain | None = None,
     plans: Sequence[str] = (),
 ) -> StreamState:
-    writer = StreamWriter(log, sink.stream, sink.owner)
+    writer = StreamWriter(log.core, sink.stream, sink.owner)
     outcome = writer.compare_and_append_files(
         files,
         expected=state,
@@ -416,7 +416,7 @@ def _report(
         each time.
     """
     for _ in tries:
-        state = log.stream(sink.stream)
+        state = log.core.stream(sink.stream)
         if state is None or state.closed:
             return False
         report = said(state)
@@ -451,7 +451,7 @@ def check_plans(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
     inputs = Inputs(sinks, logs)
     plans = plans_of(sinks, inputs.ids())
     for sink in sinks:
-        state = logs[sink.path].stream(sink.stream) if sink.path in logs else None
+        state = logs[sink.path].core.stream(sink.stream) if sink.path in logs else None
         if state is not None and state.owner == sink.owner:  # another owner is refused for that
             plan = _as_made(plans, inputs, sink, note_of(state, sink))
             _check_plan(sink, state, _allowed(sink, plan), plan)
@@ -563,7 +563,7 @@ def steps_of(log: Log, sink: Sink) -> list[Mapping[str, object]]:
     -----
     Cost: all progress rows of the log are looked at; one turn per commit of the output.
     """
-    rows = log.progress()
+    rows = log.core.progress()
     mine = rows.filter(pc.and_(pc.equal(rows["_stream"], sink.stream), pc.equal(rows["_query"], sink.owner)))
     notes = (Note.parse(text).output for text in mine["_note"].drop_null().to_pylist())
     return [note.step for note in notes if note is not None and note.step is not None]
@@ -571,7 +571,7 @@ def steps_of(log: Log, sink: Sink) -> list[Mapping[str, object]]:
 
 def newest_note(log: Log, sink: Sink) -> OutputNote:
     """Return the newest note of an output; an empty one where there is none."""
-    return note_of(log.stream(sink.stream), sink)
+    return note_of(log.core.stream(sink.stream), sink)
 
 
 def note_of(state: StreamState | None, sink: Sink) -> OutputNote:

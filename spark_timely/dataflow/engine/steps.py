@@ -59,7 +59,6 @@ from spark_timely.errors import (
     TimelyInternalError,
 )
 from spark_timely.log import Log
-from spark_timely.log.commit import discard_job, discard_refused
 from spark_timely.log.files.parquet import new_job
 from spark_timely.log.log import open_log
 from spark_timely.log.machine.since import may_read
@@ -255,12 +254,12 @@ class Engine:
         self._states: dict[Sink, StreamState] = {}
         self._frontiers: dict[str, Antichain] = {}  # of inputs, as of the newest look
         # Another dataflow of this name has other outputs: it is another consumer.
-        outputs = sorted([self._logs[sink.path].log_id, sink.stream] for sink in sinks)
+        outputs = sorted([self._logs[sink.path].core.log_id, sink.stream] for sink in sinks)
         self._consumer = f"dataflow {name} {hashlib.sha256(json.dumps(outputs).encode()).hexdigest()[:8]}"
         self._arranged = Arrangements(self._logs, self._files, indexing, self._consumer)
         for sink in sinks:
             # As indexes are: a merge of the small files of a hundred steps is as much work as four steps.
-            self._logs[sink.path].upkeep_beside = (indexing or Indexing()).background
+            self._logs[sink.path].core.upkeep_beside = (indexing or Indexing()).background
         self._looks = {sink: looks_of(sink.view, self._own.get(sink)) for sink in sinks}
         self._retain = retain
         self._retained: dict[str, Retained] = {}
@@ -516,15 +515,15 @@ class Engine:
         """Return what is to be said of an input that is gone: another log may be in its place."""
         log = self._logs[path]
         try:
-            other = open_log(path, storage_options=log.storage_options or None)
+            other = open_log(path, storage_options=log.core.storage_options or None)
         except TimelyError:
             return error
-        found = other.log_id
+        found, clone = other.core.log_id, of_clone(other.core.storage)
         return DataLossError(
-            f"could not continue at operator {sink.name!r}: {other_log(path, found, log.log_id, of_clone(other))}",
+            f"could not continue at operator {sink.name!r}: {other_log(path, found, log.core.log_id, clone)}",
             hint="put back the input, which was deleted and another log made in its place, capture into another log, "
             "or remove this output to compute it again; a restart says how its rows can stay",
-            context={"path": path, "found": found, "expected": log.log_id},
+            context={"path": path, "found": found, "expected": log.core.log_id},
         )
 
     def _check_remade(self) -> None:
@@ -739,7 +738,14 @@ class Engine:
         if sink not in plans:
             log = self._logs[sink.path]
             plans[sink] = OutputPlan(
-                sink.name, sink.view, sink.stream, log.format, log.storage, self._twice, job, self._own.get(sink)
+                sink.name,
+                sink.view,
+                sink.stream,
+                log.core.format,
+                log.core.storage,
+                self._twice,
+                job,
+                self._own.get(sink),
             )
         return plans[sink]
 
@@ -775,7 +781,7 @@ class Engine:
             for file in result.files
         ]
         if files or later:
-            discard_refused(self._logs[sink.path], [*files, *later])
+            self._logs[sink.path].core.discard_refused([*files, *later])
 
     def _append(
         self, sink: Sink, state: StreamState, files: Sequence[DataFile], upper: Antichain, note: OutputNote
@@ -799,7 +805,9 @@ class Engine:
                 results = run_tasks(outputs, together)
             except Exception as error:
                 for number, seq in {(task.output, task.seq): None for task in together}:
-                    discard_job(self._logs[steps[number].sink.path], outputs[number].stream, seq, outputs[number].job)
+                    self._logs[steps[number].sink.path].core.discard_job(
+                        outputs[number].stream, seq, outputs[number].job
+                    )
                 if is_cancelled(error):
                     raise
                 if len(sinks) > 1:

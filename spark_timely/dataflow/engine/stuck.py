@@ -78,7 +78,7 @@ def stuck_outputs(
 
 def _held_by_others(log: Log, streams: Collection[str]) -> list[Antichain]:
     """Return how far streams of a log are that others write."""
-    states = (log.stream(name) for name in log.streams() if name not in streams)
+    states = (log.core.stream(name) for name in log.streams() if name not in streams)
     return [state.frontier for state in states if state is not None]
 
 

@@ -111,7 +111,7 @@ def collection_messages(
     end = log.frontier()
     if up_to is not None:
         upper = log.domain.parse_frontier(up_to)
-        check_between(log, None, upper, what=f"export log {log.path!r} up to {log.domain.render_frontier(upper)}")
+        check_between(log.core, None, upper, what=f"export log {log.path!r} up to {log.domain.render_frontier(upper)}")
         end = end.meet(upper)
     times, counts = times_of(log, None, end)
     held = [*still_to_come(times, end), end.times.reshape(-1, log.domain.arity)]
@@ -259,10 +259,10 @@ class CdcImport:
                 f" {wanted.arity}"
             )
             raise SchemaMismatchError(msg, hint=hint)
-        log.check_writable()
+        log.core.check_writable()
         log.refresh()
         minimum = log.domain.minimum
-        states = log.ends()
+        states = log.core.ends()
         decide_open(log.path, log.domain, states, self._stream, owner=self._owner, at=minimum, donor=None, clock=0)
         self._log = log
         if self._stream in states:
@@ -317,9 +317,9 @@ class CdcImport:
         writer = self.open()
         updates = output.updates
         columns = dict(zip(updates.rows.schema.names, updates.rows.columns, strict=True))
-        columns |= writer.log.domain.to_columns(updates.times)
+        columns |= writer.core.domain.to_columns(updates.times)
         columns["_diff"] = pa.array(updates.diffs)
-        read = writer.log.domain.frontier_from_json  # it checks that the log's types hold them
+        read = writer.core.domain.frontier_from_json  # it checks that the log's types hold them
         outcome = writer.compare_and_append(
             pa.table(columns), expected=read(before.to_json()), upper=read(output.frontier.to_json()), reason="cdcv2"
         )
@@ -358,10 +358,10 @@ class CdcImport:
             return
         wanted = np.unique(np.concatenate(self._behind), axis=0).view(np.dtype((np.void, 16))).ravel()
         names = [*self._log.domain.columns, "_diff", *arrow_schema(self._types.record).names]
-        self._log.look_into()
+        self._log.core.look_into()
         hasher, found = RowHasher(names), np.zeros(wanted.shape[0], np.bool_)
-        for path in self._log.files().paths.tolist():
-            table = read_file(self._log.storage, path, self._log.format.data_schema)
+        for path in self._log.core.files().paths.tolist():
+            table = read_file(self._log.core.storage, path, self._log.core.format.data_schema)
             rows = table.filter(pc.equal(table["_stream"], self._stream)).select(names)
             hashes = np.ascontiguousarray(hasher.hash(rows)).view(np.dtype((np.void, 16))).ravel()
             found |= np.isin(wanted, hashes)

@@ -23,13 +23,13 @@ _MOST_ENTRIES: Final = 200
 _AT_ONCE: Final = 16
 
 
-def of_clone(log: object, /) -> str:
+def of_clone(storage: Storage, /) -> str:
     """Return what a log is a clone of, for errors about another log than was expected.
 
     Parameters
     ----------
-    log : object
-        A log, or what plays one and has no storage.
+    storage : Storage
+        Of the log.
 
     Returns
     -------
@@ -39,15 +39,7 @@ def of_clone(log: object, /) -> str:
     Notes
     -----
     Cost: the oldest entry of the table's log is read, or else the newest 200: call it for errors alone.
-
-    Examples
-    --------
-    >>> of_clone(object())
-    ''
     """
-    storage: Storage | None = getattr(log, "storage", None)
-    if storage is None:
-        return ""
     try:
         names = storage.names("_delta_log")
         versions = sorted((int(name[:20]) for name in names if re.fullmatch(r"\d{20}\.json", name)), reverse=True)

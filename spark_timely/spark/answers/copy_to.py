@@ -294,10 +294,10 @@ def _width(field: StructField) -> float:
 
 def _check_outside(log: Log, storage: TableStorage, attempt: str) -> None:
     """Refuse a folder of the log itself: what cleans the log up may delete what is in it."""
-    options = {storage.uri: storage.options, log.path: log.storage_options}
+    options = {storage.uri: storage.options, log.path: log.core.storage_options}
     one, other = (
         os.path.realpath(each.uri) if each.local else identity(each.uri, options.get(each.uri))
-        for each in (storage, log.storage)
+        for each in (storage, log.core.storage)
     )
     if f"{one}/".startswith(f"{other.rstrip('/')}/"):
         msg = f"could not {attempt}: found a folder inside of log {log.path!r}"
@@ -341,16 +341,16 @@ class _UncountedError(Exception):
 
 def _row_bytes_of(log: Log, names: Sequence[str], format_: Format) -> float:
     """Return about how many bytes a row of some columns takes, by the largest files of a log."""
-    index = log.files()
+    index = log.core.files()
     largest = np.argsort(index.sizes)[::-1][:_SAMPLE_FILES]
     paths = index.paths[largest].tolist()
     if paths and format_ == "csv":
-        with log.storage.open_input(paths[0]) as file:
+        with log.core.storage.open_input(paths[0]) as file:
             batches = pq.ParquetFile(file).iter_batches(_SAMPLE_ROWS, columns=list(names))
             return next((_csv_bytes(pa.Table.from_batches([each])) for each in batches), 1.0)
     n_bytes, n_rows = 0, 0
     for path in paths:  # three at most
-        with log.storage.open_input(path) as file:
+        with log.core.storage.open_input(path) as file:
             footer = pq.read_metadata(file)
         n_rows += footer.num_rows
         for group in (footer.row_group(at) for at in range(footer.num_row_groups)):

@@ -442,7 +442,7 @@ class Mirror:
             )  # fmt: skip
             lower = None
         # Its consumer knows of the change, or the table was refused.
-        behind = before is not None and bool(other_accepted(self.log.accepted, before.cut.logs[0].commits))
+        behind = before is not None and bool(other_accepted(self.log.core.accepted, before.cut.logs[0].commits))
         if lower is not None and ((lower == upper and not behind) or not lower.less_equal_frontier(upper)):
             # Where the table is further, this handle has not seen yet what another one has.
             return MirrorStep("nothing", lower, lower)
@@ -493,7 +493,7 @@ class Mirror:
                 writer.mode("overwrite").option("overwriteSchema", "true").save(self._name)
 
     def _app(self) -> str:
-        return f"timely-mirror {self.log.log_id}"
+        return f"timely-mirror {self.log.core.log_id}"
 
     def _columns(self) -> str:
         """Return the digest of the columns that the table of the log's present columns has."""
@@ -704,9 +704,9 @@ class Mirror:
 
     def _check_ours(self, position: Position) -> None:
         [entry] = position.cut.logs
-        behind = other_accepted(self.log.accepted, entry.commits, self._accept)
-        if entry.log_id == self.log.log_id and is_accepted(behind):
-            msg = f"could not {self._attempt}: {describe_others(self.log, behind, 'the table was made from')}"
+        behind = other_accepted(self.log.core.accepted, entry.commits, self._accept)
+        if entry.log_id == self.log.core.log_id and is_accepted(behind):
+            msg = f"could not {self._attempt}: {describe_others(self.log.core, behind, 'the table was made from')}"
             raise DataLossError(
                 msg,
                 hint=f"have the table's rows replaced whole: mirror_to(…, accept_change={behind[ACCEPTED][1]!r})",

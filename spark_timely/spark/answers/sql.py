@@ -195,7 +195,7 @@ def sql(
     if unknown:
         msg = f"could not {attempt}: found function {unknown[0]!r}, which is none of Spark's, in {shown(text)}"
         raise InvalidUsageError(msg, hint=f"say functions=[{unknown[0]!r}] if it gives the same whenever it is called")
-    schemas = {log.log_id: log.schema.names for log in targets.values()}
+    schemas = {log.core.log_id: log.schema.names for log in targets.values()}
     check_columns([query], {name: schemas[log_id] for name, log_id in own.items()}, attempt=attempt)
     opened = list(targets.items())
     found = at_one_time(
@@ -208,7 +208,7 @@ def sql(
         raise InvalidUsageError(msg, hint="leave :time out: it stands for one value")
     with ExitStack() as dropped:
         views = dropped.enter_context(StepViews(spark))
-        by_log = {log.log_id: views.add(contents_frame(spark, log, time, views)) for log in found.logs}
+        by_log = {log.core.log_id: views.add(contents_frame(spark, log, time, views)) for log in found.logs}
         bound = query.bind({name: by_log[log_id] for name, log_id in own.items()})
         frame = spark.sql(at_time(bound, time_sql(domain, time[0])) if bare else bound)
         if is_remote(spark):
@@ -230,9 +230,9 @@ def _logs_of(
     for name, place in places.items():
         storage = None if isinstance(place, Log) else own_options(normal_path(place), options) or None
         ((_, log),) = opened_targets(place, storage_options=storage)
-        if log.log_id not in own.values():
+        if log.core.log_id not in own.values():
             logs[name] = log
-        own[name] = log.log_id
+        own[name] = log.core.log_id
     return logs, own
 
 
@@ -323,7 +323,7 @@ def _retained(logs: Sequence[Log], time: Time, timeout_s: float) -> Iterator[Non
         for log in logs if timeout_s else ():
             with suppress(StorageError, LogFormatError):
                 as_of, expiry_us = needed_by_contents(time), seconds * 1_000_000
-                log.retain_as_of(name, as_of, owner=name, expiry_us=expiry_us, what=f"retain log {log.path!r}")
+                log.core.retain_as_of(name, as_of, owner=name, expiry_us=expiry_us, what=f"retain log {log.path!r}")
                 kept.append(log)
         yield
     finally:
@@ -353,7 +353,7 @@ def contents_frame(spark: SparkSession, log: Log, time: Time, views: StepViews) 
     """
     domain = log.domain
     if domain.arity == 1:
-        storage = open_storage(log.path, dict(log.storage_options) or None)
+        storage = open_storage(log.path, dict(log.core.storage_options) or None)
         lower = log.since().elements[0][0] if _forgets(log) else None
         source = TaskSource(log.path, log.path, "contents")
         plan = source_plan(source, log, catalog_of(log)(), storage, lower, time[0] + 1)
@@ -385,15 +385,15 @@ def rows_between(spark: SparkSession, log: Log, lower: Antichain | None, upper: 
     pyspark.sql.DataFrame
         Of a stream log its messages; of a collection distinct rows and the sums of their diffs, in ``_diff``, never 0.
     """
-    domain, index = log.domain, log.files()
+    domain, index = log.domain, log.core.files()
     own = [pa.field(DIFF, pa.int64())] if log.kind == "collection" else []
     payload = [each.with_nullable(True) for each in log.schema]  # noqa: FBT003 - as Arrow has it
     times = [pa.field(name, kind.arrow) for name, kind in zip(domain.columns, domain.types, strict=True)]
-    log.look_into(lambda files: files.may_hold_times(lower, upper))
+    log.core.look_into(lambda files: files.may_hold_times(lower, upper))
     paths = index.paths[index.may_hold_times(lower, upper)].tolist()
     if not paths:
         return spark.createDataFrame([], spark_schema(pa.schema([*payload, *own])))
-    storage = open_storage(log.path, dict(log.storage_options) or None)
+    storage = open_storage(log.path, dict(log.core.storage_options) or None)
     found = scan(spark, storage, paths, pa.schema([*times, *payload, *own]))
     if upper:
         found = found.where(~beyond(domain, upper.elements))

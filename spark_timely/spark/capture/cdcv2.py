@@ -293,8 +293,8 @@ class _Task:
         log = find_log(self.plan.options.path, self.plan.options.storage_options)
         if log is None:
             return []
-        index = log.files()
-        log.look_into(lambda files: files.may_hold_times(self.standing.counts.frontier, None))
+        index = log.core.files()
+        log.core.look_into(lambda files: files.may_hold_times(self.standing.counts.frontier, None))
         chosen = index.may_hold_times(self.standing.counts.frontier, None)
         chosen &= index.may_hold_stream(self.plan.options.stream)
         return list(index.paths[chosen].tolist())

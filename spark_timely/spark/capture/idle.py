@@ -121,7 +121,7 @@ def greatest_seen(log: Log, stream: str, /) -> int | None:
     >>> greatest_seen(log, "main")
     7
     """
-    state = log.stream(stream)
+    state = log.core.stream(stream)
     return None if state is None else state.note.greatest
 
 
@@ -234,7 +234,7 @@ class IdleWatch:
         if looked - self._committed < self._timeout_us:
             return False
         log = self._log()
-        state = None if log is None else log.stream(self._options.stream)
+        state = None if log is None else log.core.stream(self._options.stream)
         if log is None or state is None or state.closed:
             return False
         if state.owner != str(self._query.id):
@@ -270,7 +270,7 @@ class IdleWatch:
                 return False
             check_unbroken(self._options, log, str(self._query.id))
             try:
-                log.commit(
+                log.core.commit(
                     CommitRequest(
                         stream=state.stream,
                         owner=str(self._query.id),
@@ -297,7 +297,7 @@ def _committed_at(log: Log, state: StreamState) -> int:
 
     Not the clock recorded with it, which a micro-batch takes when it is planned.
     """
-    index = log.progress_files()
+    index = log.core.progress_files()
     holds = index.may_hold_stream(state.stream) & (index.seq_lo <= state.seq) & (index.seq_hi >= state.seq)
     modified = index.modified[holds]
     return max(state.at, int(modified.max()) * 1000 if len(modified) else 0)

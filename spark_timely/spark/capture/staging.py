@@ -589,7 +589,7 @@ def discard(plan: CapturePlan, storage: TableStorage, staging: str, report: Task
     """Delete a staging directory but for files that the log knows; where that is not known, nothing."""
     try:
         log = find_log(plan.options.path, plan.options.storage_options)
-        known = set() if log is None else log.live_paths({file.path for file in report.files})
+        known = set() if log is None else log.core.live_paths({file.path for file in report.files})
     except (TimelyError, OSError):
         return
     tidy(storage, staging, known)

@@ -132,7 +132,7 @@ class CaptureQuery:
     def _page(self) -> str:
         options, report = self._options, self.query.lastProgress
         log = find_log(options.path, options.storage_options)
-        state = None if log is None else log.stream(options.stream)
+        state = None if log is None else log.core.stream(options.stream)
         facts: list[tuple[str, object]] = [
             ("log", options.path),
             ("stream", options.stream),
@@ -170,7 +170,7 @@ class CaptureQuery:
         if report is None:
             return None
         log = find_log(options.path, options.storage_options)
-        state = None if log is None else log.stream(options.stream)
+        state = None if log is None else log.core.stream(options.stream)
         facts: dict[str, Any] = {}
         if log is not None and state is not None:
             batch = state.note.batch
@@ -301,7 +301,7 @@ class CaptureQuery:
                 exist_ok=True,
                 storage_options=own_options(options.path, options.storage_options) or None,
             )
-        state = log.stream(options.stream)
+        state = log.core.stream(options.stream)
         if state is not None:
             # A query without a single micro-batch never called the sink, which would have refused it.
             check_owner(state, self.id)
@@ -309,11 +309,11 @@ class CaptureQuery:
             return
         else:
             roles_of(self._schema, options, form=LogFormat(log.domain, log.kind, log.schema))
-            state = log.open_stream(options.stream, owner=self.id)
+            state = log.core.open_stream(options.stream, owner=self.id)
         if state.closed:
             return
         times, deltas = downgrade_to(state.counts, Antichain.empty(log.domain.arity))
-        log.commit(
+        log.core.commit(
             CommitRequest(
                 stream=options.stream,
                 owner=self.id,

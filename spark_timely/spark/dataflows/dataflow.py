@@ -504,7 +504,9 @@ def _may_write(checkpoint: str, options: Mapping[str, str], run: str) -> bool:
 
 def _retained(kept: Duration, log: Log, consumer: str) -> RetainedPosition:
     """Return what retains an input, by a handle of its own."""
-    return RetainedPosition(partial(open_log, log.path, storage_options=log.storage_options or None), consumer, kept)
+    return RetainedPosition(
+        partial(open_log, log.path, storage_options=log.core.storage_options or None), consumer, kept
+    )
 
 
 class JobCancelledError(RuntimeError):
@@ -593,7 +595,7 @@ class DataflowQuery:
         names = ", ".join(repr(flow.name) for flow in self._flows)
         uppers: dict[str, None] = {}
         for sink, log in self._logs.items():
-            state = log.known_stream(sink.stream)
+            state = log.core.known_stream(sink.stream)
             if state is not None:
                 uppers[log.domain.show_frontier(state.frontier)] = None
         known = f", uppers={', '.join(uppers)}" if uppers else ""
@@ -653,7 +655,7 @@ class DataflowQuery:
         """Return failures as of the last look; of outputs only in which a time is not complete, if one is given."""
         found = []
         for sink, log in self._logs.items():
-            state = log.stream(sink.stream)
+            state = log.core.stream(sink.stream)
             if wanted is None or state is None or state.frontier.less_equal(wanted):
                 found.append(failure_of(log, sink, run=self._run))
         return [each for each in found if each is not None]
@@ -661,7 +663,7 @@ class DataflowQuery:
     def _upper(self, sink: Sink) -> Antichain:
         log = self._logs[sink]
         log.refresh()
-        state = log.stream(sink.stream)
+        state = log.core.stream(sink.stream)
         return log.domain.minimum_frontier if state is None else state.frontier
 
     def await_frontier(self, time: TimeLike, /, *, timeout_s: float = 60.0) -> Antichain:
@@ -788,7 +790,7 @@ class DataflowQuery:
             raise InvalidUsageError(msg, hint="name one of them")
         self.await_termination()
         reader = self._spark.read.format("timely").options(
-            **stored(self._spark, self._logs[paths[path]].storage_options)
+            **stored(self._spark, self._logs[paths[path]].core.storage_options)
         )
         return reader.load(path)
 

@@ -273,7 +273,7 @@ def _at_time(
     # Up to the times right after it: the contents, and none of the changes that follow.
     up_to = opened.domain.successors(at)
     reader = spark.read.format("timely").option("asOf", json.dumps(opened.domain.time_to_json(at)))
-    reader = reader.options(**stored(spark, getattr(opened, "storage_options", None)))
+    reader = reader.options(**stored(spark, opened.core.storage_options))
     updates = reader.option("upTo", json.dumps(opened.domain.frontier_to_json(up_to))).load(opened.path)
     return _held_rows(
         updates, f"take a snapshot of log {opened.path!r} at {opened.domain.render_time(at)!r}", diffs=diffs

@@ -264,7 +264,9 @@ def _length(retain: object, directory: str) -> Duration:
 
 
 def _retained(length: Duration, log: Log, consumer: str) -> RetainedPosition:
-    return RetainedPosition(partial(open_log, log.path, storage_options=log.storage_options or None), consumer, length)
+    return RetainedPosition(
+        partial(open_log, log.path, storage_options=log.core.storage_options or None), consumer, length
+    )
 
 
 def _check_storage(spark: SparkSession, directory: Directory) -> None:
@@ -275,12 +277,12 @@ def _check_storage(spark: SparkSession, directory: Directory) -> None:
     InvalidUsageError
     """
     path, options = directory.commands, dict(directory.storage_options)
-    mine = open_log(path, storage_options=options or None).log_id
+    mine = open_log(path, storage_options=options or None).core.log_id
 
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:  # one row
             try:
-                found = open_log(path, storage_options=options or None).log_id
+                found = open_log(path, storage_options=options or None).core.log_id
             except TimelyError as error:
                 found = f"error: {error.message}"
             yield pa.RecordBatch.from_pydict({"found": [found]})

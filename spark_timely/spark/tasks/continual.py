@@ -591,7 +591,7 @@ class ContinualTask(Dataflow):
             return None
 
     def _recorded(self, log: Log) -> dict[str, str] | None:
-        state = log.stream("main")
+        state = log.core.stream("main")
         if state is None or state.owner != f"task {self.name}" or state.note.output is None:
             return None
         task = state.note.output.task
@@ -771,11 +771,11 @@ class ContinualTask(Dataflow):
                 view.schema, times=[each.value for each in view.domain.types], minimum=least_time(view),
                 kind=view.rows_kind,
             )  # fmt: skip
-        if log.stream(sink.stream) is None:
+        if log.core.stream(sink.stream) is None:
             memory = MemoryLog.create(
                 log.schema, times=[each.value for each in log.domain.types], minimum=log.domain.minimum, kind=log.kind
             )
-            memory.open_stream(sink.stream, owner=sink.owner)
+            memory.core.open_stream(sink.stream, owner=sink.owner)
             log = memory
         opened[sink.path] = log
         return TaskEngine(
@@ -799,7 +799,7 @@ class ContinualTask(Dataflow):
         if log is None:
             return []
         sink = Sink(self.name, Body(self.name, log.domain, log.schema), self.output, "main", f"task {self.name}")
-        name = consumer_of(sink, log.log_id)
+        name = consumer_of(sink, log.core.log_id)
         paths = [each.path for each in self.plan.sources]
         return [(path, name) for path in dict.fromkeys([*paths, self.output])]
 
@@ -824,7 +824,7 @@ class ContinualTask(Dataflow):
         (at,) = domain.parse_time(time)
         log = self._existing()
         shown_at = domain.render_time((at,))
-        if log is None or log.stream("main") is None:
+        if log is None or log.core.stream("main") is None:
             return f"task {self.name!r} has not begun"
         upper = log.frontier()
         if not upper.less_equal(at):
@@ -835,7 +835,7 @@ class ContinualTask(Dataflow):
         }
         frontiers = {path: each.frontier() for path, each in opened.items()}
         lines = [f"the output is at {domain.render_frontier(upper)}, not past {shown_at}"]
-        state = log.stream("main")
+        state = log.core.stream("main")
         failure = None if state is None or state.note.output is None else state.note.output.failure
         if failure is not None:
             lines.append(f"  it stopped: {failure.message}")
@@ -870,7 +870,7 @@ class ContinualTask(Dataflow):
             except TimelyError as error:
                 where = f"not to be read: {error.message}"
             lines.append(f"  {source.alias}: {source.shown} of {source.path!r}, at {where}")
-        state = None if log is None else log.stream("main")
+        state = None if log is None else log.core.stream("main")
         note = None if state is None else state.note.output
         if log is None or note is None or note.task is None:
             return "\n".join([*lines, "  has not begun"])

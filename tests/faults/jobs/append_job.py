@@ -20,22 +20,24 @@ from spark_timely.log.machine.state import CommitRequest
 
 def main(path: str, stream: str, owner: str, first: int, n_batches: int, donor: str | None) -> None:
     log = open_log(path, merge_every=10)
-    state = log.open_stream(stream, owner=owner, donor=donor)
+    state = log.core.open_stream(stream, owner=owner, donor=donor)
     for batch in range(first, first + n_batches):
         while True:
             log.refresh()
-            state = log.stream(stream)
+            state = log.core.stream(stream)
             if state is None:
                 raise SystemExit(f"stream {stream} is gone")
-            if state.batch is not None and batch <= state.batch and log.recorded(stream, batch) is not None:
+            if state.batch is not None and batch <= state.batch and log.core.recorded(stream, batch) is not None:
                 break
             if state.batch is not None and batch <= state.batch:
                 raise SystemExit(f"batch {batch} is missing below {state.batch}")
             held = int(state.counts.times[0, 0])
             times = np.maximum(np.array([[batch], [batch + 2]], np.int64), held)
             payload = pa.table({"v": pa.array([batch, batch], pa.int64())})
-            table = message_table(log.format, payload, times, stream, state.seq + 1)
-            files = write_data_files(log.storage, table, times, stream=stream, seq=state.seq + 1, domain=log.domain)
+            table = message_table(log.core.format, payload, times, stream, state.seq + 1)
+            files = write_data_files(
+                log.core.storage, table, times, stream=stream, seq=state.seq + 1, domain=log.domain
+            )
             upper = max(batch + 1, held)
             request = CommitRequest(
                 stream,
@@ -47,17 +49,17 @@ def main(path: str, stream: str, owner: str, first: int, n_batches: int, donor: 
                 files=files,
             )
             try:
-                outcome = log.commit(request)
+                outcome = log.core.commit(request)
             except (RolledBackError, UpperMismatchError, StorageError):
                 # The other process is ahead. Whatever is not part of the log is not needed.
-                live = log.live_paths([f.path for f in files])
+                live = log.core.live_paths([f.path for f in files])
                 for file in files:
                     if file.path not in live:
-                        log.storage.delete(file.path)
+                        log.core.storage.delete(file.path)
                 continue
             if outcome.duplicate:
                 for file in files:
-                    log.storage.delete(file.path)
+                    log.core.storage.delete(file.path)
             break
 
 

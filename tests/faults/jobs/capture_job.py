@@ -32,6 +32,7 @@ from pyspark.sql.types import StructType
 
 import spark_timely
 from spark_timely.datasource.source import TimelyDataSource
+from spark_timely.log.core import LogCore
 from tests.faults.harness import strike
 from tests.faults.no_links import refuse
 
@@ -133,7 +134,6 @@ def _words(name: str) -> list[str]:
 
 def _kill_inside(where: str, marker: str) -> None:
     """Make the next commit of the log kill the driver: its files are written by then."""
-    from spark_timely.log import Log
 
     if where == "write":
         strike(marker, DRIVER_GROUP)
@@ -141,7 +141,7 @@ def _kill_inside(where: str, marker: str) -> None:
     def die(*_: object, **__: object) -> None:
         strike(marker, DRIVER_GROUP)
 
-    Log.commit = die
+    LogCore.commit = die
 
 
 def main(spec: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from spark_timely.dataflow.logs import Sink, open_logs
 from spark_timely.dataflow.stream import Scope
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.log import Log
+from spark_timely.log.core import LogCore
 from spark_timely.log.log import open_log
 from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.time.text import parse_duration
@@ -70,9 +71,9 @@ def main(folder: str, told: str, at: int | None) -> None:
     """Run the task until nothing waits; the file says how many steps there were."""
     steps = Steps(folder, at)
     steps.watch()
-    commit = Log.commit
+    commit = LogCore.commit
 
-    def watched(log: Log, request: Any) -> Any:
+    def watched(log: LogCore, request: Any) -> Any:
         if log.path.endswith("out") and steps.step(log.path):
             steps.die()
         outcome = commit(log, request)
@@ -80,7 +81,7 @@ def main(folder: str, told: str, at: int | None) -> None:
             steps.die()
         return outcome
 
-    Log.commit = watched  # type: ignore[method-assign]
+    LogCore.commit = watched  # type: ignore[method-assign]
     engine = engine_of(folder)
     engine.begin()
     while engine.step(_none) is not None:

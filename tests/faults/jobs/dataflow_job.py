@@ -30,6 +30,7 @@ from pyspark.sql import SparkSession
 
 import spark_timely as st
 from spark_timely import functions as tf
+from spark_timely.log.core import LogCore
 from tests.faults.harness import strike
 
 OUTPUTS = ("windows", "totals", "pairs")
@@ -73,9 +74,8 @@ def run(spark: SparkSession, spec: dict[str, Any]) -> None:
 
 def _kill_at_commit(where: str, nth: int, marker: str) -> None:
     """Make a commit of an output end the driver: the files of the step are written by then."""
-    from spark_timely.log import Log
 
-    commit, left = Log.commit, [nth]
+    commit, left = LogCore.commit, [nth]
 
     def dying(*args: Any, **keywords: Any) -> Any:
         left[0] -= 1
@@ -86,7 +86,7 @@ def _kill_at_commit(where: str, nth: int, marker: str) -> None:
             strike(marker, os.getpgid(0))
         return done
 
-    Log.commit = dying  # type: ignore[method-assign]
+    LogCore.commit = dying  # type: ignore[method-assign]
 
 
 def main(spec: dict[str, Any]) -> None:

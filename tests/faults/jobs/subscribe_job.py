@@ -18,7 +18,7 @@ from typing import Any
 
 from spark_timely.answers import named
 from spark_timely.answers.subscribe import subscribe
-from spark_timely.log import Log
+from spark_timely.log.core import LogCore
 
 
 def main(path: str, store: Path, up_to: int, number: int) -> None:
@@ -29,15 +29,15 @@ def main(path: str, store: Path, up_to: int, number: int) -> None:
             if next(turns) == number:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    own = Log.retain_several
+    own = LogCore.retain_several
 
-    def retain_several(log: Log, wanted: Any) -> Any:
+    def retain_several(log: LogCore, wanted: Any) -> Any:
         step()
         found = own(log, wanted)
         step()
         return found
 
-    Log.retain_several = retain_several  # type: ignore[method-assign]
+    LogCore.retain_several = retain_several  # type: ignore[method-assign]
     # Positions are written as soon as the thread gets to it, not every ten seconds.
     named._LEAST_S = 0.0  # type: ignore[misc]
     stored = json.loads(store.read_text()) if store.exists() else {"rows": [], "position": None}

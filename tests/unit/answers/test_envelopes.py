@@ -19,7 +19,7 @@ ATTEMPT = "could not subscribe to log 'l'"
 
 
 def form_of(payload: pa.Schema = PAYLOAD, **options: Any) -> LogFormat:
-    return MemoryLog.create(payload, kind="collection", minimum=options.pop("minimum", 0), **options).format
+    return MemoryLog.create(payload, kind="collection", minimum=options.pop("minimum", 0), **options).core.format
 
 
 def updates(*rows: tuple[int, int, Any, Any, Any]) -> pa.Table:

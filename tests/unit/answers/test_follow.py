@@ -66,7 +66,7 @@ def target_of(log: Log) -> Any:
 
 def begun(log: Log, **options: Any) -> Subscription:
     return subscribe(
-        target_of(log), poll_s=options.pop("poll_s", 0.001), storage_options=log.storage_options, **options
+        target_of(log), poll_s=options.pop("poll_s", 0.001), storage_options=log.core.storage_options, **options
     )
 
 
@@ -397,11 +397,11 @@ def test_log_may_forget_what_an_unnamed_one_was_given() -> None:
 def test_follower_is_one_for_each_log_and_process(log: Log) -> None:
     append(log, 0, 1)
     with begun(log) as subscription:
-        assert follower_of(target_of(log), dict(log.storage_options)) is subscription._follower
+        assert follower_of(target_of(log), dict(log.core.storage_options)) is subscription._follower
         with begun(log) as other:
             assert other._follower is subscription._follower
         if not isinstance(log, MemoryLog):
-            with subscribe(f"{log.path}/", storage_options=log.storage_options) as other:
+            with subscribe(f"{log.path}/", storage_options=log.core.storage_options) as other:
                 assert other._follower is subscription._follower
 
 

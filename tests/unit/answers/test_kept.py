@@ -119,7 +119,7 @@ def test_log_made_again_is_another(tmp_path: Path) -> None:
 def test_file_of_another_size_is_another_file() -> None:
     held = KeptFiles()
     log = log_of(1)
-    footers = [held.footer(log.storage, log.files().paths[0], size) for size in (1, 1, 2)]
+    footers = [held.footer(log.core.storage, log.core.files().paths[0], size) for size in (1, 1, 2)]
     assert footers[0] is footers[1]
     assert footers[0] is not footers[2]
 
@@ -130,7 +130,7 @@ def test_compaction_and_a_handle_that_is_older_say_the_same(tmp_path: Path) -> N
     before = told(log)[0]
     open_log(log.path).compact()
     assert told(log)[0] == before
-    assert len(log.files()) < 6
+    assert len(log.core.files()) < 6
 
 
 def test_logs_are_kept_apart_and_the_oldest_goes() -> None:
@@ -169,7 +169,7 @@ def test_log_that_was_restored_says_what_it_said_then(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     log = create_log(path, SCHEMA, kind="collection", minimum=(0,), flush=False, merge_every=None)
     append(log, [(0, 1, 1, "old")], 1)
-    version = log.version
+    version = log.core.version
     append(log, [(1, -1, 1, "old"), (1, 1, 1, "lost")], 2)
     assert told(path, keys={"k": [1]})[0] == [{"k": 1, "word": "lost", "_diff": 1}]
     DeltaTable(path).restore(version)

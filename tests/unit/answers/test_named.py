@@ -12,6 +12,7 @@ import pytest
 from spark_timely.answers.named import OWNER, Positions
 from spark_timely.errors import LogFormatError, OwnershipError, SinceViolationError, StorageError
 from spark_timely.log import MemoryLog
+from spark_timely.log.core import LogCore
 from spark_timely.log.log import create_log, open_log
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
@@ -40,7 +41,7 @@ class World:
 
     def version(self) -> int:
         self.log.refresh()
-        return self.log.version
+        return self.log.core.version
 
 
 @pytest.fixture
@@ -203,7 +204,7 @@ def test_log_not_to_be_written_refuses_names_and_warns_of_others(
     def refused(*_: object) -> None:
         raise kind("could not write: found no right to")
 
-    monkeypatch.setattr(MemoryLog, "retain_several", refused)
+    monkeypatch.setattr(LogCore, "retain_several", refused)
     with pytest.raises(kind, match="no right"):
         world.process().begin("x", at(3), "7 days")
     positions = world.process()
@@ -220,14 +221,14 @@ def test_commit_that_fails_for_a_while_is_tried_again(
 ) -> None:
     positions = world.process()
     holder = positions.begin("x", at(3), "7 days")
-    own, failing = MemoryLog.retain_several, [True]
+    own, failing = LogCore.retain_several, [True]
 
-    def perhaps(log: MemoryLog, wanted: object) -> object:
+    def perhaps(log: LogCore, wanted: object) -> object:
         if failing[0]:
             raise StorageError("could not write: found a full disk")
         return own(log, wanted)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(MemoryLog, "retain_several", perhaps)
+    monkeypatch.setattr(LogCore, "retain_several", perhaps)
     positions.move(holder, at(6))
     world.now += 11
     with caplog.at_level(logging.WARNING):

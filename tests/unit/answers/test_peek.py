@@ -95,7 +95,7 @@ def test_since_is_looked_at_before_upper(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_since_that_passes_while_somebody_waits_is_refused(log: Log) -> None:
-    other = log.another()  # type: ignore[attr-defined]
+    other = log.core.another()  # type: ignore[attr-defined]
     begun = start_peek(log, at=5, timeout_s=60)
     append(other, [], 9)
     assert begun.result(60).num_rows == 2
@@ -116,7 +116,7 @@ def test_time_that_is_not_complete_is_waited_for(log: Log) -> None:
     with pytest.raises(InvalidUsageError, match="could not wait for a peek: found timeout_s=nan"):
         begun.result(math.nan)
     assert (begun.answer, begun.explanation) == (None, None)
-    append(log.another(), [(3, 1, 9, "z")], 4)  # type: ignore[attr-defined]
+    append(log.core.another(), [(3, 1, 9, "z")], 4)  # type: ignore[attr-defined]
     assert begun.result(60)["k"].to_pylist().count(9) == 1
     assert isinstance(begun.answer, Rows)
 
@@ -277,7 +277,7 @@ def test_condition_that_fails_for_an_absent_row_fails_the_peek() -> None:
 
 
 def test_limit_of_nothing_and_no_keys_read_nothing(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
-    monkeypatch.setattr(log.storage, "open_input", lambda path: pytest.fail(f"it read {path}"), raising=False)
+    monkeypatch.setattr(log.core.storage, "open_input", lambda path: pytest.fail(f"it read {path}"), raising=False)
     assert peek(log, limit=0).schema.names == ["k", "word", "_diff"]
     assert peek(log, limit=0, select="word", offset=1 << 90).num_rows == 0
     assert peek(log, keys={"k": []}, order_by="k").num_rows == 0
@@ -330,7 +330,7 @@ def test_bounds_of_row_groups_leave_most_unread(monkeypatch: pytest.MonkeyPatch,
 def job_of(seen: list[PeekPlan], held: KeptFiles, log: Log) -> Callable[[PeekPlan], pa.Table]:
     def job(plan: PeekPlan) -> pa.Table:
         seen.append(plan)
-        return log_peek.scan(plan, log_peek.plan_scan(plan, log.files(), held), held)[0]
+        return log_peek.scan(plan, log_peek.plan_scan(plan, log.core.files(), held), held)[0]
 
     return job
 
@@ -343,7 +343,7 @@ def test_what_reads_too_much_is_a_job_of_the_same_plan(monkeypatch: pytest.Monke
     ways: list[PeekExplanation] = []
     assert peek(log, scan_limit=0, job=job_of(seen, held, log), explain=ways.append, **asked) == expected
     (plan,) = seen
-    assert set(plan.files) == set(log.files().paths[[2, 4]])
+    assert set(plan.files) == set(log.core.files().paths[[2, 4]])
     assert (plan.columns, plan.select, plan.bound) == (("word", "k"), ("word",), 3)
     assert (ways[0].way, ways[0].files) == ("job", 2)
     assert ways[0].size_bytes > 0
@@ -376,9 +376,9 @@ def test_file_deleted_meanwhile_makes_it_plan_again(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(peeks, "plan_scan", true)
         found = true(*args, **more)
         other = open_log(log.path)
-        old = other.files().paths.tolist()
+        old = other.core.files().paths.tolist()
         other.compact()
-        assert not set(old) & set(other.files().paths.tolist())
+        assert not set(old) & set(other.core.files().paths.tolist())
         for path in old:
             (Path(log.path) / path).unlink()
         return found
@@ -389,18 +389,18 @@ def test_file_deleted_meanwhile_makes_it_plan_again(monkeypatch: pytest.MonkeyPa
 
 def test_file_that_is_lost_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     log, _ = many_files(monkeypatch, tmp_path)
-    (Path(log.path) / log.files().paths[0]).unlink()
+    (Path(log.path) / log.core.files().paths[0]).unlink()
     with pytest.raises(DataLossError):
         peek(log)
 
 
 def test_far_logs_are_answered_alike(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
     expected = rows_of(log), rows_of(log, keys={"k": [2]})
-    monkeypatch.setattr(log.storage, "local", False, raising=False)
+    monkeypatch.setattr(log.core.storage, "local", False, raising=False)
     held = KeptFiles()
     monkeypatch.setattr(peeks, "kept_files", lambda *_: held)
     assert (rows_of(log), rows_of(log, keys={"k": [2]})) == expected
-    append(log.another(), [(3, 1, 9, "z")], 4)  # type: ignore[attr-defined]
+    append(log.core.another(), [(3, 1, 9, "z")], 4)  # type: ignore[attr-defined]
     assert (9, "z", 1) in rows_of(log)
 
 
@@ -443,11 +443,11 @@ def test_columns_that_came_later_are_null_before(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments_are_refused(log: Log, asked: Any, kind: type[TimelyError], text: str) -> None:
-    version = log.version
+    version = log.core.version
     with pytest.raises(kind, match=text) as error:
         peek(log, **asked)
     assert error.value.hint
-    assert log.version == version
+    assert log.core.version == version
 
 
 def test_place_without_a_log_is_refused(tmp_path: Path) -> None:
@@ -489,7 +489,7 @@ def test_many_small_files_are_not_kept_sorted(monkeypatch: pytest.MonkeyPatch, l
     monkeypatch.setattr(log_peek, "_MOST_SMALL_BYTES", 0)
     found = peek(log, keys={"k": [2, None]}, order_by="word").to_pylist()
     assert [tuple(row.values()) for row in found] == [(2, "b", 2), (None, "n", 1)]
-    size = int(log.files().sizes.sum())
+    size = int(log.core.files().sizes.sum())
     assert explained(log, keys={"k": [2]}).size_bytes == size
     with pytest.raises(ResultTooLargeError, match=f"found {size} bytes to read, scan_limit={size - 1}"):
         peek(log, scan_limit=size - 1)

@@ -41,7 +41,8 @@ def log_of(kind: str = "collection", **options: Any) -> MemoryLog:
 def append(log: Log, *rows: tuple[Any, str, int], to: Any) -> None:
     columns: dict[str, Any] = {
         name: pa.array(
-            [row[0][i] if log.domain.arity > 1 else row[0] for row in rows], log.format.data_schema.field(name).type
+            [row[0][i] if log.domain.arity > 1 else row[0] for row in rows],
+            log.core.format.data_schema.field(name).type,
         )
         for i, name in enumerate(log.domain.columns)
     }
@@ -400,7 +401,7 @@ def test_cut_of_another_history_is_refused(tmp_path: Path, change: str) -> None:
         return made
 
     made = begun()
-    version = made.version
+    version = made.core.version
     append(made, (4, "b", 1), to=6)
     with subscribe(tmp_path / "log", as_of=1, name="x") as subscription:
         assert subscription.cut is None
@@ -456,13 +457,13 @@ def test_unnamed_retains_while_it_lives(log: MemoryLog) -> None:
 def test_as_of_before_since_is_refused_with_both_frontiers(log: MemoryLog) -> None:
     log.allow_compaction([4])
     log.refresh()
-    version = log.version
+    version = log.core.version
     with pytest.raises(SinceViolationError, match=r"as of 3: found since=\[4\].*upper=\[6\]"):
         subscribe(log, as_of=3)
     with pytest.raises(SinceViolationError, match=r"since=\[4\]"):
         subscribe(log, as_of=3, name="x")
     log.refresh()
-    assert log.version == version
+    assert log.core.version == version
 
 
 def test_forgetful_stream_is_refused_with_contents_unless_said() -> None:
@@ -521,12 +522,12 @@ def test_argument_that_does_not_fit_is_refused_before_a_commit(
     log: MemoryLog, options: dict[str, Any], said: str
 ) -> None:
     log.refresh()
-    version = log.version
+    version = log.core.version
     with pytest.raises(InvalidUsageError) as error:
         subscribe(log, **options)
     assert said in str(error.value)
     log.refresh()
-    assert log.version == version
+    assert log.core.version == version
 
 
 @pytest.mark.parametrize(("n", "timeout_s"), [(-1, None), (1.5, None), (None, -1), (None, "soon")])
@@ -546,10 +547,10 @@ def test_log_is_read_by_path_or_by_a_handle_that_stays(tmp_path: Path) -> None:
     log = create_log(tmp_path / "log", SCHEMA, minimum=0, kind="collection")
     append(log, (1, "a", 1), to=2)
     handle = open_log(log.path)
-    version = handle.version
+    version = handle.core.version
     for target in (log.path, tmp_path / "log", handle):
         assert all_of(subscribe(target)) == [(1, 1, "a")]
-    assert handle.version == version
+    assert handle.core.version == version
 
 
 def test_shown_it_says_the_log_and_how_far_it_was_given(log: MemoryLog) -> None:

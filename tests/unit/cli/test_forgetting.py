@@ -63,7 +63,7 @@ def test_forget_always_sets_what_the_log_keeps(run: Run, log: Log) -> None:
     assert code == 1
     assert "since stays at 0\n" in out
     assert out.endswith("the log keeps 3, and what was committed in the last 1 day\n")
-    assert open_log(log.path).kept() is not None
+    assert open_log(log.path).core.kept() is not None
     assert "keeps         3, and what was committed in the last 1 day" in run("stats", log.path)[1]
     code, _, err = run("forget", log.path, "--to", "3", "--always")
     assert code == 2
@@ -122,7 +122,7 @@ def test_retainers_are_shown_with_what_they_cost(run: Run, log: Log) -> None:
     assert code == 0
     lines = [re.split(r"  +", line) for line in out.splitlines()]
     assert lines[0] == ["consumer", "needs", "owner", "expires", "state", "holds"]
-    sizes = dict(zip(log.files().seq_lo.tolist(), log.files().sizes.tolist(), strict=True))
+    sizes = dict(zip(log.core.files().seq_lo.tolist(), log.core.files().sizes.tolist(), strict=True))
     # Without `audit` what is at 3 and 4 could go; without `report` nothing more.
     facts = {each["consumer"]: each for each in json.loads(run("retainers", log.path, "--json")[1])["retainers"]}
     assert {name: (each["bytes"], each["alive"]) for name, each in facts.items()} == {
@@ -139,7 +139,7 @@ def test_retainers_are_shown_with_what_they_cost(run: Run, log: Log) -> None:
 
 def test_release_says_what_it_frees(run: Run, log: Log) -> None:
     run("retain", log.path, "audit", "3")
-    size = log.files().sizes[3:].sum()
+    size = log.core.files().sizes[3:].sum()
     facts = json.loads(run("release", log.path, "audit", "--dry-run", "--json")[1])
     assert (facts["bytes"], facts["dry_run"], len(facts["retainers"])) == (size, True, 1)
     code, out, _ = run("release", log.path, "audit")
@@ -154,7 +154,7 @@ def test_release_says_what_it_frees(run: Run, log: Log) -> None:
 def test_vacuum_deletes_what_was_replaced(run: Run, log: Log) -> None:
     run("compact", log.path)
     before = stored(log)
-    replaced = len(before) - len(open_log(log.path).store.live)
+    replaced = len(before) - len(open_log(log.path).core.store.live)
     assert replaced > 20
     code, out, _ = run("vacuum", log.path)
     assert code == 0

@@ -58,11 +58,11 @@ def test_second_import_adds_nothing_and_export_gives_the_same(
     assert (code, answer["complete"]) == (0, True)
     assert [each["stream"] for each in answer["captures"]] == ["w0", "w1", "w2"]
     assert all(each["closed"] and each["new_events"] == each["events"] > 0 for each in answer["captures"])
-    wanted, version = digest(run, log_path), open_log(log_path).version
+    wanted, version = digest(run, log_path), open_log(log_path).core.version
     code, out, _ = run("import", log_path, *files, *TYPES)
     assert code == 0
     assert out.count("0 events with 0 records added; closed") == 3
-    assert (digest(run, log_path), open_log(log_path).version) == (wanted, version)
+    assert (digest(run, log_path), open_log(log_path).core.version) == (wanted, version)
     for kind, count in (("timely", 2), ("jsonl", 4)):
         folder = tmp_path / kind
         code, out, _ = run("export", log_path, str(folder), "--files", str(count), "--format", kind, "--json")
@@ -169,7 +169,7 @@ def test_import_waits_for_a_file_that_is_still_written(log_path: str, tmp_path: 
     options = build_parser().parse_args(["import", log_path, str(file), *TYPES, "--wait", "2s"])
     with open(os.devnull, "w") as nothing:
         assert _import(options, Console(nothing, json_mode=False), now=lambda: clock[0], pause=pause)
-    assert open_log(log_path).stream("x").batch > 3900
+    assert open_log(log_path).core.stream("x").batch > 3900
     assert 2.0 <= clock[0] < 6.0
 
 
@@ -187,7 +187,7 @@ def test_import_waits_as_long_as_an_event_is_coming(log_path: str, tmp_path: Pat
     options = build_parser().parse_args(["import", log_path, str(file), *TYPES, "--wait", "1s"])
     with open(os.devnull, "w") as nothing:
         assert _import(options, Console(nothing, json_mode=False), now=lambda: clock[0], pause=pause)
-    assert open_log(log_path).stream("x").closed
+    assert open_log(log_path).core.stream("x").closed
 
 
 def test_wrong_type_is_refused_with_its_place_and_makes_no_log(run: Run, files: list[str], log_path: str) -> None:
@@ -368,12 +368,12 @@ def test_refused_input_leaves_nothing_changed(
     if streams is not None:
         good.write_bytes(b"")
         assert run("import", log_path, str(good), *types, *more, "--streams", streams)[0] == 0
-    before = open_log(log_path).version if streams is not None else None
+    before = open_log(log_path).core.version if streams is not None else None
     code, _, err = run("import", log_path, str(bad), *types, *more)
     assert code == 4
     assert "found" in err
     if streams is not None:
-        assert open_log(log_path).version == before
+        assert open_log(log_path).core.version == before
     else:
         assert not os.path.exists(log_path)
 
@@ -519,7 +519,7 @@ def test_interrupt_from_the_keyboard_leaves_what_came(log_path: str) -> None:
 
 def _position(path: str, stream: str) -> int:
     try:
-        state = open_log(path).stream(stream)
+        state = open_log(path).core.stream(stream)
     except TimelyError:
         return 0
     return 0 if state is None or state.batch is None else state.batch

@@ -140,7 +140,7 @@ def test_text_that_is_no_utf8_is_shown_as_bytes(run: Run, tmp_path: Path) -> Non
 
 def test_stats_show_what_others_changed(run: Run, log: Log) -> None:
     DeltaTable(log.path).delete("_event = 'message'")
-    said = f"another program changed rows: version={log.version + 1} (DELETE) with 0 messages in the place of 5"
+    said = f"another program changed rows: version={log.core.version + 1} (DELETE) with 0 messages in the place of 5"
     code, out, _ = run("stats", log.path)
     assert (code, said in out) == (0, True)
     code, out, _ = run("stats", log.path, "--json")
@@ -261,7 +261,7 @@ def test_verify_relative_to_since_gives_the_hash_that_stays(run: Run, log: Log) 
 
 
 def test_verify_of_a_log_with_a_lost_file_says_no_and_which(run: Run, log: Log) -> None:
-    lost = log.files().paths[0]
+    lost = log.core.files().paths[0]
     (Path(log.path) / lost).unlink()
     code, out, _ = run("verify", log.path)
     assert code == 1
@@ -274,7 +274,7 @@ def test_advance_moves_one_stream_and_says_from_where(run: Run, log: Log) -> Non
     code, out, _ = run("advance", log.path, "10", "--reason", "nothing came all day")
     assert code == 0
     assert out.splitlines() == ["main: 3 → 10", "frontier of the log: 10"]
-    state = open_log(log.path).stream("main")
+    state = open_log(log.path).core.stream("main")
     assert state is not None
     assert state.reason == "nothing came all day"
     assert json.loads(run("advance", log.path, "12", "--json")[1]) == {
@@ -333,7 +333,7 @@ def test_what_is_not_agreed_to_is_not_done(
     assert (code, out) == (4, "")
     assert f"could not {arguments[0]} log {log.path!r}: found answer={answer.strip()!r}" in err
     assert "answer y, or give --yes" in err
-    assert open_log(log.path).version == log.version
+    assert open_log(log.path).core.version == log.core.version
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -365,7 +365,7 @@ def test_issue_14_dry_run_shows_the_effect_and_changes_nothing(
         assert (code, out.splitlines(), err) == (0, lines, "")
         found = json.loads(run(*words, "--dry-run", "--json")[1])
         assert (found["dry_run"], [move["stream"] for move in found["moved"]]) == (True, [each[0] for each in moves])
-        assert open_log(log.path).version == log.version
+        assert open_log(log.path).core.version == log.core.version
     append(log, [0], advance_to=7, stream="c")
     assert "frontier of the log: 6\n" in run("advance", log.path, "9", "--stream", "a", "--dry-run")[1]
     assert "frontier of the log: 4\n" in run("close", log.path, "--stream", "b", "--dry-run")[1]
@@ -396,7 +396,7 @@ def test_issue_14_bare_numbers_are_no_timestamps(
     code, out, err = run(*words)
     assert (code, out) == (2, "")
     assert "a number without a unit — hint: write 2027-01-01, or us:2027" in err
-    assert open_log(log_path).version == log.version
+    assert open_log(log_path).core.version == log.core.version
     assert run("frontier", log_path, "--passed", "us:1370995199999999")[0] == 0
     assert run("frontier", log_path, "--passed", "2013-06-12")[0] == 1
 
@@ -452,7 +452,7 @@ def test_every_verb_works_on_an_empty_log(run: Run, log_path: str, verb: str, mo
 def test_error_is_one_line_with_a_hint_and_leaves_the_log(
     run: Run, log: Log, arguments: list[str], code: int, words: str
 ) -> None:
-    version = log.version
+    version = log.core.version
     arguments = [log.path if argument == "LOG" else argument for argument in arguments]
     found, out, err = run(*arguments)
     assert (found, out) == (code, "")
@@ -466,7 +466,7 @@ def test_error_is_one_line_with_a_hint_and_leaves_the_log(
     assert error["message"].startswith("could not ")
     assert error["hint"]
     assert not log.refresh()
-    assert log.version == version
+    assert log.core.version == version
 
 
 def test_json_without_a_verb_is_an_error_as_json(run: Run) -> None:

@@ -102,7 +102,7 @@ def test_replaced_log_and_damaged_cut_are_errors(
     text = str(spark_timely.cut([log]))
     file.write_text(text[:40], encoding="utf-8")
     assert run(capsys, "--cut", str(file))[0] == 2
-    file.write_text(text.replace(log.log_id, "another"), encoding="utf-8")
+    file.write_text(text.replace(log.core.log_id, "another"), encoding="utf-8")
     code, _, err = run(capsys, "--cut", str(file))
     assert code == 3
     assert "the log was deleted and created again" in err

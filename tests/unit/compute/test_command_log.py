@@ -43,13 +43,13 @@ def test_log_holds_what_was_stored_last_and_a_change_is_one(tmp_path: Path) -> N
     assert commands.rows() == []
     commands.take_over()
     for wanted in (ROWS, ROWS[1:], [], [(0, "two")], [(0, "one"), *ROWS[1:]]):
-        version = commands.log.version
+        version = commands.log.core.version
         commands.store(wanted)
-        assert commands.log.version == version + 1
+        assert commands.log.core.version == version + 1
         assert made(tmp_path / "commands").rows() == sorted(wanted)
-    version = commands.log.version
+    version = commands.log.core.version
     commands.store(reversed(commands.rows()))
-    assert commands.log.version == version, "nothing differs"
+    assert commands.log.core.version == version, "nothing differs"
 
 
 def test_log_may_not_be_written_before_it_is_taken_over() -> None:
@@ -65,7 +65,7 @@ def test_start_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
     second = new.take_over()
     assert (second.instance, second.epoch) == (first.instance, first.epoch + 1)
     assert first.owner != second.owner
-    version = new.log.version
+    version = new.log.core.version
     assert not old.is_mine()
     for wanted in ([], [*ROWS, (3, "more")]):
         with pytest.raises(OwnershipError, match="found it written by start 2"):
@@ -73,7 +73,7 @@ def test_start_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(OwnershipError):
         old.log.writer(owner="compute instance").advance(1000)
     new.log.refresh()
-    assert (new.log.version, new.rows()) == (version, ROWS)
+    assert (new.log.core.version, new.rows()) == (version, ROWS)
     new.store(ROWS[:1])
     assert old.rows() == ROWS[:1]
 
@@ -123,11 +123,11 @@ def test_copy_is_not_taken_over_and_a_move_is_if_it_is_said(tmp_path: Path) -> N
     commands.take_over()
     commands.store(ROWS)
     shutil.copytree(here, there)
-    version = made(there).log.version
+    version = made(there).log.core.version
     with pytest.raises(OwnershipError, match="found that it was ") as caught:
         made(there).take_over()
     assert str(here) in caught.value.message
-    assert made(there).log.version == version
+    assert made(there).log.core.version == version
     link = tmp_path / "link"
     link.symlink_to(here)
     assert made(link).take_over().epoch == 2
@@ -178,7 +178,7 @@ def test_store_that_fails_in_all_ways_leaves_the_commands(seed: int) -> None:
     commands.take_over()
     store = make_unreliable(
         plain, seed=seed, happens=0.5, reports_failure=0.5, lands_late=0.5, waits=0.3,
-        another=lambda: MemoryStore(plain.store.inner.table),  # type: ignore[attr-defined]
+        another=lambda: MemoryStore(plain.core.store.inner.table),  # type: ignore[attr-defined]
     )  # fmt: skip
     before: list[tuple[int, str]] = []
     for _ in range(12):
@@ -195,6 +195,6 @@ def test_store_that_fails_in_all_ways_leaves_the_commands(seed: int) -> None:
             break
         before = wanted
         assert len(possible) == 1, "twenty failures in a row"
-    plain.store = store.inner
+    plain.core.store = store.inner
     assert commands.rows() == before
     assert len(store.calls) > 1

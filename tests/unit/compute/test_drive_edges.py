@@ -643,7 +643,7 @@ def test_step_takes_as_many_bytes_as_is_configured(tmp_path: Path) -> None:
                               imports={"orders": log.path}, as_of=0)  # fmt: skip
             instance.await_frontier("out", 5)
         out = open_log(tmp_path / f"out-{number}")
-        state = out.stream("main")
+        state = out.core.stream("main")
         assert state is not None
         made[configured] = state.seq, rows(out.snapshot(5))
     assert made[1][0] > made[None][0]

@@ -375,5 +375,5 @@ def test_exchanged_folders_are_not_read_as_each_other(tmp_path: Path, log: Log) 
             follower.subscribe("SELECT k FROM sums", as_of=3)
         instance.drop("sums")
         wait_until(lambda: not instance.has("sums"))
-    ids = {open_log(each).stream("main").owner.split()[1] for each in (one, other)}  # type: ignore[union-attr]
+    ids = {open_log(each).core.stream("main").owner.split()[1] for each in (one, other)}  # type: ignore[union-attr]
     assert ids == {"sums", "counts"}

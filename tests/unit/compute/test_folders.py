@@ -152,13 +152,13 @@ def test_collection_that_is_left_stays_with_its_folder(tmp_path: Path, log: Log,
         handle(directory, adopts={"kept": 3}, leaves=["left", "reader", later])
     with pytest.raises(InvalidUsageError, match=r"found that \['reader'\] cannot be without what is left"):
         handle(directory, adopts={**adopts, "reader": 2}, leaves=["left", later])
-    before = CommandLog.at(str(directory / "commands"), create=False).log.version
+    before = CommandLog.at(str(directory / "commands"), create=False).log.core.version
     with handle(directory, adopts=adopts, leaves=["left", "reader", "*"]) as instance:
         assert {row["export_id"] for row in instance.folders().to_pylist()} == {"kept", None}
         append(log, (4, 1, 1, 1), upper=5)
         instance.await_frontier("kept", 4)
         assert rows(instance.peek("kept")) == [(1, 2, 11, 1), (2, 1, 20, 1)]
-    assert CommandLog.at(str(directory / "commands"), create=False).log.version > before
+    assert CommandLog.at(str(directory / "commands"), create=False).log.core.version > before
     for _ in range(2):
         with handle(directory, adopts=adopts) as instance:  # nothing is asked again, and an old consent does no harm
             assert instance.unknown_folders() == []

@@ -433,7 +433,7 @@ def test_command_log_with_a_relative_path_still_opens(
     monkeypatch.chdir(tmp_path)
     made = Dataflow(
         "kept",
-        (Import("orders", path=log.path, log_id=log.log_id),),
+        (Import("orders", path=log.path, log_id=log.core.log_id),),
         parse_plan(ALL).text,
         (Export("kept", "log", '{"path": "kept"}'),),
         Antichain.of(0),

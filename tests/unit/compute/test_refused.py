@@ -86,7 +86,7 @@ def _other_columns(path: Path, made: Made) -> None:
 
 
 def _written(path: Path, made: Made) -> None:
-    _made(path, made).open_stream("main", owner="somebody else")
+    _made(path, made).core.open_stream("main", owner="somebody else")
 
 
 def _complete(path: Path, made: Made) -> None:

@@ -13,6 +13,7 @@ from spark_timely.compute.drive.retention import ImportRetainers, Wanted
 from spark_timely.errors import OperatorError, SinceViolationError, StorageError
 from spark_timely.log import Log
 from spark_timely.log import log as logs
+from spark_timely.log.core import LogCore
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.retention import _RetentionAttempt
 from spark_timely.testing import ManualClock
@@ -57,10 +58,10 @@ def test_what_is_retained_is_what_all_need_until_the_last_ends(
 ) -> None:
     first = retainers.begin(wanted(log, 3), domain=DOMAIN)
     assert log.allow_compaction([7]) == Antichain.of(3)
-    version = log.version
+    version = log.core.version
     covered = retainers.begin(wanted(log, 4), domain=DOMAIN)
     assert kept(log) == [Antichain.of(3)]
-    assert log.version == version  # no commit
+    assert log.core.version == version  # no commit
     with pytest.raises(SinceViolationError, match=r"found since=\[3\]"):
         retainers.begin(wanted(log, 2), domain=DOMAIN)
     retainers.end(first)
@@ -101,10 +102,10 @@ def test_one_that_slept_holds_nothing_up_and_covers_nothing(
 ) -> None:
     retainers.begin(wanted(log, 3), domain=DOMAIN)
     clock.advance(400)
-    version = log.version
+    version = log.core.version
     retainers.begin(wanted(log, 6), domain=DOMAIN)  # what is left of the expiry is too short to build on
     log.refresh()
-    assert log.version > version
+    assert log.core.version > version
     assert kept(log) == [Antichain.of(3)]
     clock.advance(601)
     later = open_log(log.path, clock=lambda: retainers._wall())
@@ -151,7 +152,7 @@ def test_request_that_cannot_retain_one_import_retains_none(
 def test_import_that_cannot_be_written_is_warned_of(
     log: Log, retainers: ImportRetainers, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, *, determinate: bool
 ) -> None:
-    own = Log.retain_as_of
+    own = LogCore.retain_as_of
 
     def retain_as_of(*args: Any, **more: Any) -> None:
         if not determinate:
@@ -159,7 +160,7 @@ def test_import_that_cannot_be_written_is_warned_of(
         raise StorageError("no permission", hint="ask", determinate=determinate)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Log, "retain_as_of", retain_as_of)
+        patch.setattr(LogCore, "retain_as_of", retain_as_of)
         accepted = retainers.begin(wanted(log, 3), domain=DOMAIN)
     (warning,) = accepted.warnings
     assert f"import {log.path!r} is not retained, and may forget what is asked for" in warning
@@ -171,11 +172,11 @@ def test_import_that_cannot_be_written_is_warned_of(
 
 def test_many_requests_at_once_are_one_commit(log: Log) -> None:
     retainers = ImportRetainers("it")
-    version = log.version
+    version = log.core.version
     with ThreadPoolExecutor(16) as threads:
         found = list(threads.map(lambda _: retainers.begin(wanted(log, 3), domain=DOMAIN), range(64)))
     log.refresh()
-    assert log.version == version + 1
+    assert log.core.version == version + 1
     for accepted in found:
         retainers.end(accepted)
     wait_until(lambda: kept(log) == [])

@@ -96,7 +96,7 @@ def test_task_continues_after_a_restart_and_writes_no_time_twice(tmp_path: Path,
 
 def fence_of(path: Path) -> int:
     """Return the epoch that the newest note of an output has."""
-    state = open_log(path).stream("main")
+    state = open_log(path).core.stream("main")
     assert state is not None
     assert state.note.output is not None
     assert state.note.output.fence is not None
@@ -119,12 +119,12 @@ def test_older_start_paused_between_job_and_append_is_refused(tmp_path: Path, lo
     with run(tmp_path) as new:
         # It has the output already, and has not written the time yet or has: either way it is there once.
         assert new.await_frontier("copy", 4) == Antichain.of(5)
-        at, epoch = open_log(tmp_path / "copy").version, fence_of(tmp_path / "copy")
+        at, epoch = open_log(tmp_path / "copy").core.version, fence_of(tmp_path / "copy")
         go_on.set()
         with pytest.raises(OwnershipError, match="taken over by Fence"):
             old.await_frontier("copy", 9)
         old.close()
-        assert (open_log(tmp_path / "copy").version, fence_of(tmp_path / "copy")) == (at, epoch)
+        assert (open_log(tmp_path / "copy").core.version, fence_of(tmp_path / "copy")) == (at, epoch)
         assert written(tmp_path / "copy") == Counter([(1, 1, 10), (2, 2, 20), (3, 1, 30), (4, 7, 7)])
 
 

@@ -161,7 +161,7 @@ def source_of(log: MemoryLog, alias: str, shown: str, lower: int | None = None, 
     """Return all files of a log, as a step would name them."""
     files = catalog_of(log)()
     return SourcePlan(
-        alias, shown, f"/{alias}", log.kind, log.domain, log.schema, log.storage,  # type: ignore[arg-type]
+        alias, shown, f"/{alias}", log.kind, log.domain, log.schema, log.core.storage,  # type: ignore[arg-type]
         tuple(map(str, files.paths)), lower, upper, int(files.bounds.sizes.sum()),
     )  # fmt: skip
 
@@ -172,7 +172,7 @@ def step_of(
     kind = "stream" if own is None else own.kind
     output = MemoryLog.create(KV if form is None else form, kind=kind, minimum=[0])  # type: ignore[arg-type]
     zone = {"spark.sql.session.timeZone": settings.get("zone", "UTC")}
-    return StepPlan("t", tuple(times), sources, own, output.format, output.storage, "main", 1, "job", zone)
+    return StepPlan("t", tuple(times), sources, own, output.core.format, output.core.storage, "main", 1, "job", zone)
 
 
 def body_of(function: Callable[..., Any], plan: StepPlan, **options: Any) -> ArrowBody:
@@ -361,7 +361,7 @@ class Reads:
     paths: list[str] = field(default_factory=list)
 
     def of(self, log: MemoryLog) -> Reads:
-        storage = log.storage
+        storage = log.core.storage
         opened = storage.open_input
 
         def open_input(path: str) -> Any:
@@ -381,7 +381,7 @@ def counts_of(log: MemoryLog, time: int, kept: Kept, **options: Any) -> list[Row
     """Evaluate a step whose body gives what a reference holds."""
     nothing = log_of([(time, ("x", 0), 1)], kind="stream")
     arrived, held = source_of(nothing, "i", "inserts", time, time + 1), source_of(log, "r", "contents", None, time + 1)
-    plan = step_of([time], arrived, replace(held, path=f"/{log.log_id}"), form=options.get("form"))
+    plan = step_of([time], arrived, replace(held, path=f"/{log.core.log_id}"), form=options.get("form"))
     found = written(run_step(body_of(lambda inputs, references, time: references["r"], plan), plan, kept=kept), plan)
     return in_order(row for (at, row), n in found.items() for _ in range(n) if at == time)
 
@@ -663,7 +663,7 @@ def test_what_a_function_must_not_do_is_refused_with_its_time(function: Any, sch
 def test_deletes_without_the_output_are_refused() -> None:
     log = log_of([(1, ("a", 1), 1)], kind="stream")
     plan = step_of([1], source_of(log, "i", "inserts", 1, 2))
-    form = log_of([]).format
+    form = log_of([]).core.format
     body = body_of(lambda *_: Changes(delete=GOOD), plan)
     error = run_step(body, replace(plan, form=form)).error
     assert error is not None
@@ -725,7 +725,7 @@ def test_files_that_are_gone_are_asked_for_again(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("spark_timely.datasource.reader._RETRIES_S", ())
     log = log_of([(1, ("a", 1), 1), (1, ("b", 1), -1)])
     source = source_of(log, "i", "inserts", 1, 2)
-    log.storage.delete(source.files[0])
+    log.core.storage.delete(source.files[0])
     plan = step_of([1], source)
     for attempt in (
         lambda: run_step(body_of(seen_as_text, plan), plan),

@@ -416,7 +416,7 @@ def test_rule_002_49_to_51_all_or_nothing_at_the_upper_expected(story: Make) -> 
     replica = task.replica()
     idle(replica)
     log = task.world.look(OUT)
-    before = log.stream("main")
+    before = log.core.stream("main")
     assert before is not None
     task.write(0, (4, B, 1), to=6)
     idle(replica)

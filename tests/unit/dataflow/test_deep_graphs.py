@@ -80,7 +80,7 @@ def test_deep_graph_runs_and_is_described(build: Callable[[Stream, int], Stream]
     assert [each.done for each in progress(scope, lambda _: catalog_of(log)())] == [90, 90]
     assert "<" in html(scope, "flow")
     assert len(repr(stream.view)) < 100
-    assert set(plans_of(scope.sinks, {log.path: log.log_id})) == set(scope.sinks)
+    assert set(plans_of(scope.sinks, {log.path: log.core.log_id})) == set(scope.sinks)
     (copy,) = unpacked(pickle.loads(cloudpickle.dumps(packed([stream.view]))))
     assert len(steps_of(copy, Antichain.of(0), Antichain.of(9), ("n",))) > DEPTH // 2
 

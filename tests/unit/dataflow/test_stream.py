@@ -303,7 +303,7 @@ def test_a_thousand_operators_in_a_row_are_pickled_and_run(log: Log) -> None:
     stream = scope.replay(log)
     for _ in range(1000):
         stream = stream.step_forward()
-    plan = OutputPlan("capture", stream.view, "main", log.format, log.storage)
+    plan = OutputPlan("capture", stream.view, "main", log.core.format, log.core.storage)
     view = cloudpickle.loads(cloudpickle.dumps(plan)).view
     assert sorted(row["_time"] for row in run(view, 1002, 1003)) == [1002]
 

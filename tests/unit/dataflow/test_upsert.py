@@ -127,7 +127,7 @@ def test_each_way_is_a_plan_of_its_own(tmp_path: Path) -> None:
     for way in ways:
         scope = Scope("flow")
         scope.replay(log).upsert(**{**TAKES, **way}).capture(str(tmp_path / "out"))
-        plans = plans_of(scope.sinks, {log.path: log.log_id})
+        plans = plans_of(scope.sinks, {log.path: log.core.log_id})
         found.add(plans[next(sink for sink in scope.sinks if not sink.kept)].fingerprint)
         assert pickle.loads(pickle.dumps([sink.view for sink in scope.sinks]))
     assert len(found) == len(ways)

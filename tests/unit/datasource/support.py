@@ -23,12 +23,12 @@ STORAGES: dict[int, MemoryStorage] = {}
 
 def copy_of(log: MemoryLog, path: str = "memory") -> MemoryLog:
     """Return a copy of a log as it is: of the same id, it grows by itself. Put in its place it is a restored one."""
-    assert isinstance(log.store, MemoryStore)
-    table = log.store.table
+    assert isinstance(log.core.store, MemoryStore)
+    table = log.core.store.table
     made = MemoryTable(table.form, path)
     made.table_id, made.files, made.commits = table.table_id, dict(table.files), list(table.commits)
     made.storage._files.update(table.storage._files)
-    return MemoryLog(MemoryStore(made), clock=log._clock, merge_every=log.merge_every)
+    return MemoryLog(MemoryStore(made), clock=log.core.clock, merge_every=log.core.merge_every)
 
 
 class ReadsAll:
@@ -40,8 +40,8 @@ class MemoryReader:
 
     def __init__(self, log: MemoryLog, options: SourceOptions, now: Any) -> None:
         self.layout = layout_of(log, options)
-        self.key = id(log.storage)
-        STORAGES[self.key] = log.storage  # type: ignore[assignment]
+        self.key = id(log.core.storage)
+        STORAGES[self.key] = log.core.storage  # type: ignore[assignment]
         retained = None
         if options.consumer_id is not None:
             retained = RetainedPosition(log.another, options.consumer_id, options.consumer_expiry, alone=True, now=now)
@@ -111,6 +111,6 @@ def read_all(log: MemoryLog, **options: Any) -> pa.Table:
     batches = [
         batch
         for split in splits
-        for batch in read_split(split, layout, storage=log.storage, batch_rows=7, pause=lambda _: None)
+        for batch in read_split(split, layout, storage=log.core.storage, batch_rows=7, pause=lambda _: None)
     ]
     return pa.Table.from_batches(batches, layout.schema)

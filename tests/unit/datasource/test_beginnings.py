@@ -54,7 +54,7 @@ def test_moment_to_come_is_waited_for(start_after: int, delivery: str) -> None:
     for i in range(6):
         put(reference, [i], i + 1)
     # Clocks of logs in these tests tick alike.
-    moment = max(r["_at"] for r in reference.progress().to_pylist() if r["_stream"] == "main" and r["_seq"] == 4)
+    moment = max(r["_at"] for r in reference.core.progress().to_pylist() if r["_stream"] == "main" and r["_seq"] == 4)
     log = make_log()
     for i in range(start_after):
         put(log, [i], i + 1)
@@ -102,7 +102,7 @@ def test_version_of_streams_that_lag_or_open_later(delivery: str, content: str) 
         put(log, [i], i + 1, "a")
         next(early)
     put(log, [1], 3, "b")
-    log.open_stream("j", owner="j", donor="a")
+    log.core.open_stream("j", owner="j", donor="a")
     next(early)
     late = running(log, **options)
     next(late)

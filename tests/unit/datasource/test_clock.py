@@ -27,7 +27,7 @@ def offset(found: dict[str, object]) -> dict[str, object]:
 
 def test_clock_ticks_when_a_frontier_moves_and_once_per_run() -> None:
     logs = [MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,)) for _ in range(2)]
-    logs[1].store.path = "other"  # type: ignore[misc]
+    logs[1].core.store.path = "other"  # type: ignore[misc]
     writer = logs[0].another().writer(owner="test")
     now = ManualClock()
     clock = Clock(logs, run="one", now=now)

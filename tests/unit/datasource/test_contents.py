@@ -120,7 +120,7 @@ def test_contents_without_their_diffs_are_summed_up_all_the_same() -> None:
     options = make_options(asOf="1", upTo="[2]", workers="1")
     layout = restrict_layout(layout_of(log, options), PAYLOAD)
     (split,) = ReplayPlanner(log.another(), options, layout).plan_batch()
-    found = [row for batch in read_split(split, layout, storage=log.storage) for row in batch.to_pylist()]
+    found = [row for batch in read_split(split, layout, storage=log.core.storage) for row in batch.to_pylist()]
     assert sorted(row["v"] for row in found) == [2, 3]
     assert {tuple(row) for row in found} == {("v",)}
 

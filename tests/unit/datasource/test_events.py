@@ -84,9 +84,9 @@ def test_events_of_either_delivery_are_a_legal_stream(history: History, rng: ran
 
     for commit in history.commits:
         if rng.random() < 0.15 and commit.stream in model.counts and "late" not in log.streams():
-            donor = log.stream(commit.stream)
+            donor = log.core.stream(commit.stream)
             if donor is not None and not donor.closed:
-                log.open_stream("late", owner="owner of late", donor=commit.stream)
+                log.core.open_stream("late", owner="owner of late", donor=commit.stream)
                 model.join_stream(
                     "late", commit.stream, min(t for t, n in model.counts[commit.stream].items() if n > 0)
                 )

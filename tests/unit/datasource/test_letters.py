@@ -29,9 +29,9 @@ def append(log: Log, stream: str, times: list[int | None], first: int) -> None:
 def between(letters: Letters, start: dict[str, object], end: dict[str, object]) -> list[tuple[str, int, int]]:
     found = []
     for split in pickle.loads(pickle.dumps(letters.plan(start, end))):
-        for batch in split.read(letters._log.storage):
-            assert batch.schema.names == letter_schema(letters._log.format).names
-            assert set(batch["_log_id"].to_pylist()) == {letters._log.log_id}
+        for batch in split.read(letters._log.core.storage):
+            assert batch.schema.names == letter_schema(letters._log.core.format).names
+            assert set(batch["_log_id"].to_pylist()) == {letters._log.core.log_id}
             found += zip(*(batch[name].to_pylist() for name in ("_stream", "_seq", "v")), strict=True)
     return found
 
@@ -110,4 +110,4 @@ def test_options_about_messages_are_refused() -> None:
 def test_payload_with_the_name_of_ours_is_refused() -> None:
     log = MemoryLog.create(pa.schema([(LOG_ID, pa.int64())]))
     with pytest.raises(errors.InvalidUsageError, match="'_log_id'"):
-        letter_schema(log.format)
+        letter_schema(log.core.format)

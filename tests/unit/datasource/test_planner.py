@@ -104,10 +104,10 @@ def test_end_offset_says_where_the_query_began_and_what_it_reads() -> None:
         "content": "rows",
         "until": {"upTo": [9]},
         "streams": ["main"],
-        "log": log.log_id,
+        "log": log.core.log_id,
         "origin": [2],
         "frontier": [6],
-        "commits": {"main": [1, log.ends()["main"].identity]},
+        "commits": {"main": [1, log.core.ends()["main"].identity]},
     }
 
 
@@ -123,7 +123,7 @@ def test_offset_without_types_is_continued_and_gets_them() -> None:
     put(log, [2], 3)
     (batch,) = drive(log, checkpoint=checkpoint).available_now()
     assert values([batch]) == [[2]]
-    commits = {name: [state.seq, state.identity] for name, state in log.ends().items()}
+    commits = {name: [state.seq, state.identity] for name, state in log.core.ends().items()}
     assert json.loads(batch.end) == {**old, "times": ["long"], "frontier": [3], "commits": commits}
 
 
@@ -218,7 +218,7 @@ def test_timestamps_to_begin_and_end_are_those_of_commits() -> None:
     put(log, [1], 2)
     put(log, [2], 3)
     put(log, [3], 4)
-    rows = log.progress().to_pylist()
+    rows = log.core.progress().to_pylist()
     moments = sorted({row["_at"] for row in rows if row["_stream"] == "main" and row["_seq"] > 0})
     texts = [moment.isoformat() for moment in moments]
     assert values(drive(log, startingTimestamp=texts[0]).available_now()) == [[], [1, 2, 3]]
@@ -538,11 +538,11 @@ def test_exact_times_are_read_once_per_file() -> None:
         put(log, [time], time + 1)
     planner = ReplayPlanner(log.another(), make_options(maxTimesPerTrigger="1"))
     reads: list[str] = []
-    inner = planner._catalog._log.storage.open_input
+    inner = planner._catalog._log.core.storage.open_input
 
     class Counting:
         def __getattr__(self, name: str) -> Any:
-            return getattr(planner._catalog._log.store.storage, name)
+            return getattr(planner._catalog._log.core.store.storage, name)
 
         def open_input(self, path: str) -> Any:
             reads.append(path)
@@ -568,8 +568,8 @@ def test_missing_file_is_passed_over_by_plans_that_look_into_it(options: dict[st
     log = make_log(merge_every=None)
     for time in range(4):
         put(log, [time], time + 1)
-    lost = log.files().paths[1]
-    log.storage.delete(lost)
+    lost = log.core.files().paths[1]
+    log.core.storage.delete(lost)
     pauses: list[float] = []
     with pytest.raises(
         DataLossError, match=r"found data file .* missing — hint: start the query again if files were vacuumed"
@@ -588,7 +588,7 @@ def read_by_plans(log: MemoryLog, options: Any, pause: Any) -> list[int]:
     offset, found = planner.initial(), []
     while (end := planner.latest(offset)) != offset:
         for split in planner.plan(offset, end):
-            rows = read_split(split, planner.layout, storage=log.storage, pause=lambda _: None)
+            rows = read_split(split, planner.layout, storage=log.core.storage, pause=lambda _: None)
             found += [value for batch in rows for value in batch.column("v").to_pylist()]
         offset = end
     return sorted(found)
@@ -648,11 +648,11 @@ def test_exact_times_are_kept_of_the_last_files_only(monkeypatch: pytest.MonkeyP
 def test_exact_times_of_a_file_whose_footer_lacks_them(found: list[int]) -> None:
     log = make_log()
     put(log, [0], 1)
-    (path,) = log.files().paths
+    (path,) = log.core.files().paths
     content = pa.BufferOutputStream()
     pq.write_table(pa.table({"_time": pa.array(found, pa.int64())}), content)
-    log.storage.delete(path)
-    log.storage.write(path, content.getvalue())
+    log.core.storage.delete(path)
+    log.core.storage.write(path, content.getvalue())
     counts = catalog.Catalog(log).exact(path)
     assert dict(zip(counts.times[:, 0].tolist(), counts.rows.tolist(), strict=True)) == Counter(found)
 

@@ -31,14 +31,14 @@ def grown(log: MemoryLog, *uppers: int, stream: str = "main") -> MemoryLog:
 
 def refused(log: MemoryLog, checkpoint: Checkpoint, text: str, **options: Any) -> None:
     """Check that a query is refused by name, each time, and that neither log nor checkpoint changes."""
-    before = log.another().version, list(checkpoint.offsets), checkpoint.n_committed
+    before = log.another().core.version, list(checkpoint.offsets), checkpoint.n_committed
     for _ in range(2):
         with pytest.raises(DataLossError, match=text) as caught:
             drive(log, checkpoint=checkpoint, **options).available_now()
         assert "hint: put back the log that the query has seen" in str(caught.value)
     with pytest.raises(DataLossError, match=text):
         drive(log, checkpoint=checkpoint, **options).run_one()
-    assert (log.another().version, list(checkpoint.offsets), checkpoint.n_committed) == before
+    assert (log.another().core.version, list(checkpoint.offsets), checkpoint.n_committed) == before
 
 
 @pytest.mark.parametrize("content", ["messages", "events"])
@@ -171,7 +171,7 @@ def test_arrival_in_a_backlog_asks_for_delivered_commits_alone() -> None:
             if log_now is not log:
                 driver.crash()
         commits = json.loads(checkpoint.offsets[-1])["commits"]
-        kept = {name: log.commit_of(name, seq) for name, (seq, _) in commits.items()}
+        kept = {name: log.core.commits_of({name: seq}).get(name) for name, (seq, _) in commits.items()}
         assert {name: found and [found.seq, found.identity] for name, found in kept.items()} == commits
         assert {name: seq for name, (seq, _) in commits.items()} == {"#open": 2, "a": 3, "b": 1}
         again = replace(checkpoint, offsets=list(checkpoint.offsets))
@@ -192,7 +192,7 @@ def test_arrival_amid_a_backlog_of_a_clock_that_went_back() -> None:
     for number in range(4):
         found += values([driver.run_one()])
         seq, identity = json.loads(checkpoint.offsets[-1])["commits"]["main"]
-        state = log.commit_of("main", number + 1)
+        state = log.core.commits_of({"main": number + 1}).get("main")
         assert state is not None
         assert (seq, identity) == (state.seq, state.identity)
         if number == 1:
@@ -263,7 +263,7 @@ def test_commit_is_looked_for_once_per_run(delivery: str, monkeypatch: pytest.Mo
 
     driver = drive(log, checkpoint=checkpoint, delivery=delivery)
     monkeypatch.setattr(StreamStates, "rows_in", noted)
-    (old,) = log.holders("main", 2)
+    (old,) = log.core.states.holders("main", 2)
     assert driver.run_one() is not None
     assert read.count(old) == (1 if delivery == "complete" else 2)  # `arrival` reads on from there
     for upper in (5, 6, 7):

@@ -17,6 +17,7 @@ from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, OwnershipError, SinceViolationError, StorageError
 from spark_timely.log import MemoryLog
+from spark_timely.log.core import LogCore
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.retention import retention_of
 from spark_timely.testing import ManualClock
@@ -71,7 +72,7 @@ def test_retainer_costs_a_commit_in_a_minute_at_most() -> None:
         put(log, [time_], time_ + 1)
         driver.run_one()
     # One to register, one to make it its own, five of as many minutes.
-    assert 5 <= retention_of(log._states).seq + 1 <= 7
+    assert 5 <= retention_of(log.core.states).seq + 1 <= 7
 
 
 def test_stopped_query_loses_nothing_until_it_expires() -> None:
@@ -230,11 +231,11 @@ def test_restored_table_gets_its_retainer_again(tmp_path: Path) -> None:
         held.stand(Antichain.of(2), "me", log)
         return retained(log)
 
-    earlier, held, versions = run(), run(), [log.version]
+    earlier, held, versions = run(), run(), [log.core.version]
     for each in (earlier, held):
         each.stand(Antichain.of(2), "me")
         log.refresh()
-        versions.append(log.version)
+        versions.append(log.core.version)
     # To before there was any, and to when an earlier run had it; seen by the query, and by the thread.
     for version in versions[1::-1]:
         DeltaTable(path).restore(version)
@@ -320,16 +321,16 @@ def test_renewal_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> N
     put(log, [1], 9)
     held = position_of(log, "9 days", clock)
     held.stand(Antichain.of(2), "me")
-    retain, tried = MemoryLog.retain_needed, 0
+    retain, tried = LogCore.retain_needed, 0
 
-    def may_fail(self: MemoryLog, *args: object, **more: object) -> object:
+    def may_fail(self: LogCore, *args: object, **more: object) -> object:
         nonlocal tried
         tried += 1
         if failing:
             raise StorageError("no disk", hint="wait")
         return retain(self, *args, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(MemoryLog, "retain_needed", may_fail)
+    monkeypatch.setattr(LogCore, "retain_needed", may_fail)
     clock.advance(4 * DAY)
     for _ in range(50):
         held.stand(Antichain.of(5), "me")
@@ -364,10 +365,10 @@ def test_log_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     log = make_log()
     put(log, [1], 2)
 
-    def refuse(self: MemoryLog, *args: object, **more: object) -> object:
+    def refuse(self: LogCore, *args: object, **more: object) -> object:
         raise StorageError("no permission", hint="ask")
 
-    monkeypatch.setattr(MemoryLog, "retain_needed", refuse)
+    monkeypatch.setattr(LogCore, "retain_needed", refuse)
     with pytest.raises(
         StorageError,
         match=r"could not retain log 'memory' for consumerId='report': no permission — hint: let the query",

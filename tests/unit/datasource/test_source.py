@@ -61,7 +61,7 @@ def test_stream_reader_over_a_log_on_disk(path: str) -> None:
     checkpoint = Checkpoint()
     (batch,) = driver_of(path, checkpoint, includeTime="true").available_now()
     assert batch.rows.to_pydict() == {"_time": [1, 2], "v": [1, 2]}
-    assert json.loads(batch.end)["log"] == spark_timely.open_log(path).log_id
+    assert json.loads(batch.end)["log"] == spark_timely.open_log(path).core.log_id
     assert driver_of(path, checkpoint, includeTime="true").available_now() == []
 
 

@@ -25,6 +25,7 @@ from spark_timely.errors import (
 from spark_timely.interop.importing import CaptureTypes, StreamImport, import_owner
 from spark_timely.interop.writer import capture_bytes
 from spark_timely.log import Log, MemoryLog
+from spark_timely.log.reader import frontier_at
 from tests.oracles.golden import golden_bytes
 
 TYPES = CaptureTypes.parse("u64", "(string, u64)", timely="0.31")
@@ -89,14 +90,14 @@ def test_import_of_a_growing_file_goes_on_where_it_was(seed: int, tmp_path: Path
         file.write_bytes(DATA[:cut])
         for again in range(2):
             # Each time a fresh process: all it knows is in the log.
-            seq = -1 if log.stream("w") is None else log.stream("w").seq
+            seq = -1 if log.core.stream("w") is None else log.core.stream("w").seq
             done = StreamImport(log, "w", TYPES, name="x", commit_bytes=100).take_file(str(file))
             events += done.new_events
             assert done.events == events
             assert done.position + done.unfinished == cut
             if again:
-                assert (done.new_events, log.stream("w").seq) == (0, seq)
-        assert log.stream("w").closed == (cut == len(DATA))
+                assert (done.new_events, log.core.stream("w").seq) == (0, seq)
+        assert log.core.stream("w").closed == (cut == len(DATA))
     assert events == len(EVENTS)
     assert digest(log) == digest(imported(DATA))
 
@@ -299,7 +300,7 @@ def test_rehearsal_refuses_as_the_import_and_changes_nothing() -> None:
 def test_name_that_is_no_text_is_kept_as_one_can() -> None:
     log = log_of(NUMBERS)
     StreamImport(log, "w", NUMBERS, name="\udcff.bin").take_whole(io.BytesIO(RUNS[0]))
-    assert "\\udcff.bin" in log.stream("w").note.mark.name
+    assert "\\udcff.bin" in log.core.stream("w").note.mark.name
 
 
 def test_close_by_hand_between_two_commits_is_refused() -> None:
@@ -365,7 +366,7 @@ def test_compaction_between_two_commits_changes_nothing() -> None:
 def test_advance_by_hand_does_not_make_the_import_forget() -> None:
     log = log_of()
     StreamImport(log, "w", TYPES, name="x").take_whole(io.BytesIO(DATA[:150]))
-    position = log.stream("w").batch
+    position = log.core.stream("w").batch
     log.advance("w", 3)
     assert StreamImport(log, "w", TYPES, name="x").position == position
     done = StreamImport(log, "w", TYPES, name="x").take_whole(io.BytesIO(DATA))
@@ -436,7 +437,7 @@ def test_rule_003_12_start_at_the_signed_default_is_named(
 ) -> None:
     types = CaptureTypes.parse(time, "u64", timely="0.31")
     log = log_of(types)
-    before = log.version
+    before = log.core.version
     data = capture_bytes(events, time=time, record="u64")
     with pytest.raises(NegativeCountError) as found:
         StreamImport(log, "w", types, name="x").take_whole(io.BytesIO(data))
@@ -444,10 +445,10 @@ def test_rule_003_12_start_at_the_signed_default_is_named(
     assert f"the capture seems to start at {default}, the default of type" in text
     assert f"a stream starts at the minimum, {minimum}:" in text
     assert f"declare the times as {unsigned!r}" in text
-    assert (log.version, log.stream("w")) == (before, None)
+    assert (log.core.version, log.core.stream("w")) == (before, None)
     # What the hint says goes through, from the default, which is the minimum there.
     other = imported(data, types=CaptureTypes.parse(unsigned, "u64", timely="0.31"))
-    assert other.stream("w").closed
+    assert other.core.stream("w").closed
 
 
 @pytest.mark.parametrize("capture", ["u64 again", "i64 after the minimum"])
@@ -463,8 +464,8 @@ def test_rule_003_12_other_drops_of_too_much_are_no_such_start(capture: str) -> 
 def test_rule_003_12_a_capture_of_timely_starts_at_the_minimum() -> None:
     log = imported(golden_bytes("capture_g4_i64.bin"), types=CaptureTypes.parse("i64", "i64", timely="0.31"))
     assert sorted(log.messages()["_time"].to_pylist()) == [-5] * 3
-    assert log.stream("w").closed
-    assert log.frontier_at(seq=0).to_json() == [-(1 << 63)]
+    assert log.core.stream("w").closed
+    assert frontier_at(log.core, seq=0).to_json() == [-(1 << 63)]
 
 
 def test_capture_is_refused_when_no_stream_holds_the_minimum() -> None:
@@ -482,10 +483,10 @@ def test_owner_tells_the_types_of_an_import(time: str, record: str) -> None:
     types = CaptureTypes.parse(time, record, timely="0.31")
     log = log_of(types)
     StreamImport(log, "w", types, name="x").open()
-    assert import_owner(log.stream("w")) == types
+    assert import_owner(log.core.stream("w")) == types
     log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
     log.writer(owner="import of mine")
-    assert import_owner(log.stream("main")) is None
+    assert import_owner(log.core.stream("main")) is None
 
 
 def test_records_that_no_table_can_keep_are_refused_first() -> None:

@@ -52,13 +52,13 @@ def imported(events: list[Any], types: CaptureTypes, **options: Any) -> tuple[Me
 def refused(events: list[Any], types: CaptureTypes, event: int, **options: Any) -> CaptureFormatError:
     """Return the error, which names an event and its first byte, and leaves the log as it was."""
     log = log_of(types)
-    before = log.version
+    before = log.core.version
     with pytest.raises(CaptureFormatError) as caught:
         StreamImport(log, "w", types, name="x", **options).take_whole(io.BytesIO(data_of(events, types)))
     place = len(data_of(events[:event], types))
     assert (caught.value.event, caught.value.position) == (event, place)
     assert f"at event={event}, byte={place}" in caught.value.message
-    assert (log.version, dict(log.streams())) == (before, {})
+    assert (log.core.version, dict(log.streams())) == (before, {})
     return caught.value
 
 
@@ -81,7 +81,7 @@ def test_file_whose_bytes_fit_one_version_is_taken_as_that(events: list[Any], ti
     log = log_of(types)
     done = StreamImport(log, "w", types, name="x").take_file(path)
     assert (done.timely, done.closed, done.new_records) == (timely, True, 2)
-    known = import_owner(log.stream("w"))
+    known = import_owner(log.core.stream("w"))
     assert known is not None
     assert known.timely == timely
 
@@ -100,12 +100,12 @@ def test_json_lines_fit_one_version_by_their_stamps(tmp_path: Path) -> None:
 def test_bytes_that_fit_both_versions_need_a_declaration(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(data)
     log = log_of(types_of())
-    before = log.version
+    before = log.core.version
     with pytest.raises(
         InvalidUsageError, match=r"found that its bytes fit 0\.31 and 0\.32 — hint: declare the version"
     ):
         StreamImport(log, "w", types_of(timely=None), name="x").take_file(str(tmp_path / "x"))
-    assert log.version == before
+    assert log.core.version == before
     for timely in ("0.31", "0.32"):
         other = log_of(types_of())
         task = StreamImport(other, "w", types_of(timely=timely), name="x", unstamped="drop")
@@ -175,7 +175,7 @@ def test_version_is_kept_with_the_stream(timely: str, tmp_path: Path) -> None:
 def test_owner_tells_version_and_what_is_done_with_stamps(types: CaptureTypes) -> None:
     log = log_of(types)
     StreamImport(log, "w", types, name="x").open()
-    assert import_owner(log.stream("w")) == types
+    assert import_owner(log.core.stream("w")) == types
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_records_without_a_time_are_treated_as_asked_for() -> None:
         letters = log.dead()
         assert sorted(letters["value"].to_pylist()) == ([] if dropped else [2, 3, 4])
         assert set(letters["_reason"].to_pylist()) <= {"no time: the stamp of its message is empty"}
-        said = log.stream("w").reason
+        said = log.core.stream("w").reason
         assert ("3 records without a time left out" in said, "set apart" in said) == (dropped == 3, dropped == 0)
     with pytest.raises(InvalidUsageError, match="found unstamped='keep'"):
         imported(events, types_of(), unstamped="keep")
@@ -474,17 +474,17 @@ def test_records_without_a_time_that_come_after_a_closed_import(tmp_path: Path) 
     log = log_of(types)
     assert StreamImport(log, "w", types, name="x").take_file(str(file)).closed
     file.write_bytes(data_of([*CLOSED, *BEHIND[:3]], types))
-    version = log.version
+    version = log.core.version
     with pytest.raises(ClosedError, match=r"could not set 6 records of 'x' apart: .* — hint: leave them out"):
         StreamImport(log, "w", types, name="x", unstamped="dead-letter").take_file(str(file))
     done = StreamImport(log, "w", types, name="x", unstamped="drop").take_file(str(file))
-    assert (done.dropped, done.new_records, log.version) == (6, 0, version)
+    assert (done.dropped, done.new_records, log.core.version) == (6, 0, version)
     # A message with a time, and progress, are refused as before.
     for event, error in ((([0], [1]), UnheldCapabilityError), ({7: 1}, ProtocolError)):
         file.write_bytes(data_of([*CLOSED, event], types))
         with pytest.raises(error):
             StreamImport(log, "w", types, name="x", unstamped="drop").take_file(str(file))
-    assert log.version == version
+    assert log.core.version == version
 
 
 @pytest.mark.parametrize("change", [1 << 62, -(1 << 62), (1 << 40) + 1, -(1 << 63)])

@@ -17,6 +17,7 @@ from spark_timely.errors import InvalidOptionError, InvalidShapeError, InvalidUs
 from spark_timely.log import MemoryLog
 from spark_timely.log.arguments import seconds_of
 from spark_timely.log.log import Log
+from spark_timely.log.reader import events_of, frontier_at
 
 SCHEMA = pa.schema([("v", pa.int64())])
 ROWS = pa.table({"_time": [3], "v": [1]})
@@ -64,28 +65,49 @@ WRONG: dict[str, tuple[Call, str, type[TimelyError]]] = {
         "a number for a stream": (lambda log: log.writer(5, owner="me"), "found stream=5 — hint: use a name"),
         "a size that is none": (lambda log: log.writer(owner="me", target_file_size="big"), "target_file_size='big'"),
         "true for a size": (lambda log: log.writer(owner="me", target_file_size=True), "target_file_size=True"),
-        "a list for the donor": (lambda log: log.open_stream("b", owner="me", donor=["main"]), "donor=['main']"),
-        "owner of a stream": (lambda log: log.open_stream("b", owner=None), "found owner=None — hint: give a text"),
+        "a list for the donor": (lambda log: log.core.open_stream("b", owner="me", donor=["main"]), "donor=['main']"),
+        "owner of a stream": (
+            lambda log: log.core.open_stream("b", owner=None),
+            "found owner=None — hint: give a text",
+        ),
         "a fraction for a time": (
-            lambda log: log.open_stream("b", owner="me", at=1.5),
+            lambda log: log.core.open_stream("b", owner="me", at=1.5),
             "found 1.5 — hint: give a whole",
         ),
         "advance of no stream": (lambda log: log.advance(["main"], 4), "found stream=['main'] — hint: give a text"),
         "advance for no reason": (lambda log: log.advance("main", 4, reason=5), "found reason=5 — hint: give a text"),
         "close of a number": (lambda log: log.close(5), "found stream=5 — hint: give a text as stream"),
         "close for no reason": (lambda log: log.close(reason=5), "found reason=5 — hint: give a text as reason"),
-        "what is no request": (lambda log: log.commit({"stream": "a"}), "found request={'stream': 'a'} — hint: give a"),
+        "what is no request": (
+            lambda log: log.core.commit({"stream": "a"}),
+            "found request={'stream': 'a'} — hint: give a",
+        ),
         "messages of a number": (lambda log: log.messages(stream=5), "found stream=5 — hint: give a text as stream"),
         "columns that are a number": (lambda log: log.messages(columns=5), "found columns=5 — hint: give a name or"),
         "columns with a number": (lambda log: log.messages(columns=["v", 5]), "found columns=['v', 5] — hint: give a"),
         "columns that are bytes": (lambda log: log.messages(columns=b"v"), "found columns=b'v' — hint: give a name"),
         "lower that is bytes": (lambda log: log.messages(lower=b""), "found b'' — hint: give a whole number"),
         "dead of a list": (lambda log: log.dead(stream=["main"]), "found stream=['main'] — hint: give a text"),
-        "events of a list": (lambda log: list(log.events(["main"])), "found stream=['main'] — hint: give a text"),
-        "a text for a number": (lambda log: log.frontier_at(seq="x"), "found seq='x' — hint: give a whole number of 0"),
-        "a number below zero": (lambda log: log.frontier_at(seq=-1), "found seq=-1 — hint: give a whole number of 0"),
-        "a number for a moment": (lambda log: log.frontier_at(timestamp=5), "found 5, a number without a unit — hint"),
-        "frontier of a list": (lambda log: log.frontier_at(seq=0, stream=["main"]), "found stream=['main'] — hint"),
+        "events of a list": (
+            lambda log: list(events_of(log.core, ["main"])),
+            "found stream=['main'] — hint: give a text",
+        ),
+        "a text for a number": (
+            lambda log: frontier_at(log.core, seq="x"),
+            "found seq='x' — hint: give a whole number of 0",
+        ),
+        "a number below zero": (
+            lambda log: frontier_at(log.core, seq=-1),
+            "found seq=-1 — hint: give a whole number of 0",
+        ),
+        "a number for a moment": (
+            lambda log: frontier_at(log.core, timestamp=5),
+            "found 5, a number without a unit — hint",
+        ),
+        "frontier of a list": (
+            lambda log: frontier_at(log.core, seq=0, stream=["main"]),
+            "found stream=['main'] — hint",
+        ),
         "compaction to nothing": (lambda log: log.compact(target_file_size=0), "found target_file_size=0 — hint: give"),
         "compaction to a word": (
             lambda log: log.compact(target_file_size="big"),
@@ -126,14 +148,14 @@ WRONG: dict[str, tuple[Call, str, type[TimelyError]]] = {
 def test_argument_of_another_type_is_refused_by_its_name(what: str) -> None:
     call, text, kind = WRONG[what]
     log = MemoryLog.create(SCHEMA, minimum=(0,), streams=2)
-    log.open_stream("main", owner="me")
-    log.open_stream("other", owner="other")
-    before = log.version, log.progress().to_pylist()
+    log.core.open_stream("main", owner="me")
+    log.core.open_stream("other", owner="other")
+    before = log.core.version, log.core.progress().to_pylist()
     with pytest.raises(kind) as caught:
         call(log)
     assert text in str(caught.value)
     assert caught.value.message.startswith("could not ")
-    assert (log.version, log.progress().to_pylist()) == before
+    assert (log.core.version, log.core.progress().to_pylist()) == before
 
 
 @pytest.mark.parametrize(
@@ -143,12 +165,12 @@ def test_clock_that_went_wrong_is_refused_at_a_commit(shows: Any) -> None:
     now: list[Any] = [1.0]
     log = MemoryLog.create(SCHEMA, minimum=(0,), clock=lambda: now[0])
     log.writer(owner="me").advance(3)
-    now[0], before = shows, (log.version, log.progress().to_pylist())
+    now[0], before = shows, (log.core.version, log.core.progress().to_pylist())
     with pytest.raises(
         InvalidUsageError, match=r"found clock\(\)=.*hint: give a clock that returns seconds since 1970"
     ):
         log.writer(owner="me").advance(4)
-    assert (log.version, log.progress().to_pylist()) == before
+    assert (log.core.version, log.core.progress().to_pylist()) == before
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_larger_files_are_merged_where_an_eighth_is_there() -> None:
         else:
             writer.advance(time + 1)
     log.refresh()
-    index = log.files()
+    index = log.core.files()
     found = sorted(map(tuple, np.column_stack([index.min_times, index.max_times]).tolist()))
     assert found == [(1, 1), (2, 5), (3, 3), (4, 4), (6, 6), (7, 7)]
     assert [len(v) for v in log.messages()["v"].to_pylist()] == list(sizes.values())
@@ -50,4 +50,4 @@ def test_merged_files_are_merged_again_however_long_the_name(stream: str) -> Non
         writer.append(pa.table({"_time": [time], "v": [time]}), advance_to=time + 1)
     log.refresh()
     assert log.describe()["message_files"] == 1
-    assert log.files().lone_streams() == [stream]
+    assert log.core.files().lone_streams() == [stream]

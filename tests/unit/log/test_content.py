@@ -50,7 +50,7 @@ WIDE = pa.schema(
 
 def notes(log: Log) -> dict[tuple[str, int], str | None]:
     """Return the digest that each commit with messages says."""
-    states = states_by_seq(log.format, log.progress())
+    states = states_by_seq(log.core.format, log.core.progress())
     return {(state.stream, state.seq): state.note.content for state in states if state.rows}
 
 
@@ -99,7 +99,7 @@ def test_an_accepted_value_has_a_digest_of_its_own(tmp_path: Path) -> None:
         DeltaTable(log.path).update(predicate="v IN (6, 60)", updates={"v": str(value)})
         log = open_log(log.path)
         assert len(log.verify().problems) == 2  # the change, and the commit that has other messages
-        report = log.accept_change(log.foreign_changes()[0].token)
+        report = log.accept_change(log.core.foreign_changes()[0].token)
         assert (report.commits, report.other) == (1, 1)
         assert (log.verify().problems, log.verify().counts_alone) == ((), 0)
     DeltaTable(log.path).update(predicate="v = 61", updates={"v": "6"})
@@ -110,13 +110,13 @@ def test_an_accepted_value_has_a_digest_of_its_own(tmp_path: Path) -> None:
 
 def test_a_rewriting_that_says_it_changes_nothing_is_found(tmp_path: Path) -> None:
     log = filled(str(tmp_path / "log"))
-    old = log.files()
+    old = log.core.files()
     rows = log.messages()
     values = pc.if_else(pc.equal(rows["v"], 16), 61, rows["v"])
     rows = rows.set_column(rows.schema.get_field_index("v"), "v", values)
     times = log.domain.from_columns(rows)
-    new = write_data_files(log.storage, rows, times, stream="main", seq=2, domain=log.domain, narrow=False)
-    log.store.transact(new, [], removes=as_data_files(old), data_change=False, exclusive=True)
+    new = write_data_files(log.core.storage, rows, times, stream="main", seq=2, domain=log.domain, narrow=False)
+    log.core.store.transact(new, [], removes=as_data_files(old), data_change=False, exclusive=True)
     clean_up(log.path)
     [problem] = open_log(log.path).verify().problems
     assert problem.startswith("stream 'main' at seq=2: found other messages than were written")
@@ -175,7 +175,7 @@ def test_a_commit_says_the_sum_of_its_files(tmp_path: Path) -> None:
     log = create_log(str(tmp_path / "log"), SCHEMA, minimum=(0,), merge_every=None)
     rows = pa.table({"_time": [*range(2000), *range(900_000, 902_000)], "v": range(4000)})
     log.writer(owner="me", target_file_size=1).append(rows.take(np.random.default_rng(1).permutation(4000)))
-    assert len(log.files()) > 1
+    assert len(log.core.files()) > 1
     assert notes(log) == {("main", 1): f"c1:{digest_of_messages(rows):016x}"}
     assert log.verify().problems == ()
 

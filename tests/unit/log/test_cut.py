@@ -53,8 +53,8 @@ def test_cut_is_at_the_meet_and_keeps_what_it_found(tmp_path: Path) -> None:
     cut = spark_timely.cut([a, b.path])
     assert cut.frontier == Antichain.of(4)
     assert [(log.path, log.log_id, log.frontier) for log in cut.logs] == [
-        (a.path, a.log_id, Antichain.of(7)),
-        (b.path, b.log_id, Antichain.of(4)),
+        (a.path, a.core.log_id, Antichain.of(7)),
+        (b.path, b.core.log_id, Antichain.of(4)),
     ]
     assert (read(a, cut), read(b, cut)) == ([0, 1, 2, 3], [0, 1, 2, 3])
     # A handle that is behind sees what is there now.
@@ -84,7 +84,7 @@ def test_cut_means_the_same_after_writes_compaction_and_json(tmp_path: Path) -> 
     log.compact()
     log.close()
     assert read(log, cut) == before == [0, 1, 2, 3]
-    assert [opened.log_id for opened in open_cut(cut)] == [log.log_id]
+    assert [opened.core.log_id for opened in open_cut(cut)] == [log.core.log_id]
 
 
 def test_cut_ahead_is_refused_until_it_is_reached(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_log_that_was_made_anew_is_refused(tmp_path: Path) -> None:
         open_cut(cut)
     other = make(tmp_path / "a", 8)
     for use in (lambda: read(other, cut), lambda: open_cut(cut), lambda: spark_timely.wait(cut, timeout_s=0)):
-        with pytest.raises(DataLossError, match=f"found id={other.log_id!r}, the cut has id={log.log_id!r}"):
+        with pytest.raises(DataLossError, match=f"found id={other.core.log_id!r}, the cut has id={log.core.log_id!r}"):
             use()
 
 
@@ -149,7 +149,7 @@ def test_log_that_was_put_back_is_refused_though_it_has_grown(
 def test_cut_of_many_streams_keeps_the_commits_made_last(tmp_path: Path) -> None:
     log = make(tmp_path / "a", 4)
     for number in range(300):
-        log.open_stream(f"s{number:03}", owner="o", donor="main")
+        log.core.open_stream(f"s{number:03}", owner="o", donor="main")
     cut = Cut.from_json(str(spark_timely.cut([log])))
     assert 2 < len(cut.logs[0].commits) < 300
     assert len(str(cut)) < 16 * 1024

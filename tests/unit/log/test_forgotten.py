@@ -28,6 +28,7 @@ from spark_timely.log import Log, MemoryLog
 from spark_timely.log.cut import Cut, cut
 from spark_timely.log.files import format as formats
 from spark_timely.log.log import create_log, open_log
+from spark_timely.log.reader import events_of, frontier_at
 from spark_timely.log.writer import StreamWriter
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
@@ -45,7 +46,7 @@ def log_of(n: int = 10, kind: str = "stream", clock: ManualClock | None = None) 
         rows = {"_time": [time, time + 2], "v": [time, time]}
         if kind == "collection":
             rows["_diff"] = [1, -1]
-        log._clock.advance(10)  # type: ignore[attr-defined]
+        log.core._clock.advance(10)  # type: ignore[attr-defined]
         writer.append(pa.table(rows), advance_to=time + 1)
     log.refresh()
     return log
@@ -98,7 +99,7 @@ def test_cdcv2_gives_updates_where_they_stand(*, rewritten: bool) -> None:
 @both
 def test_events_are_those_of_the_commits_left(*, rewritten: bool) -> None:
     log = forgetful(5, rewritten=rewritten)
-    events = [(state.seq, rows["_time"].to_pylist()) for state, rows in log.events("main")]
+    events = [(state.seq, rows["_time"].to_pylist()) for state, rows in events_of(log.core, "main")]
     if rewritten:
         # Commit 5 is the base: it comes with what is left of the messages before it.
         assert events[0] == (5, [5, 6])
@@ -110,19 +111,19 @@ def test_events_are_those_of_the_commits_left(*, rewritten: bool) -> None:
 
 def test_commits_before_the_first_are_not_looked_up() -> None:
     log = forgetful(5)
-    assert log.bases() == {"main": 5}
-    assert log.frontier_at(seq=5) == Antichain.of(5)
+    assert log.core.bases() == {"main": 5}
+    assert frontier_at(log.core, seq=5) == Antichain.of(5)
     with pytest.raises(
         SinceViolationError,
         match=r"could not look up a frontier of log 'memory' at seq=4: found that it remembers stream 'main' from seq",
     ):
-        log.frontier_at(seq=4)
-    first = log.commit_of("main", 5)
+        frontier_at(log.core, seq=4)
+    first = log.core.commits_of({"main": 5}).get("main")
     assert first is not None
     assert first.note.base
-    assert log.frontier_at(timestamp=f"us:{first.at}") == Antichain.of(5)
+    assert frontier_at(log.core, timestamp=f"us:{first.at}") == Antichain.of(5)
     with pytest.raises(SinceViolationError, match=r"at timestamp=us:\d+: found that it remembers stream 'main' from"):
-        log.frontier_at(timestamp=f"us:{first.at - 1}")
+        frontier_at(log.core, timestamp=f"us:{first.at - 1}")
     for delivery in ("complete", "arrival"):
         with pytest.raises(SinceViolationError):
             read_all(log, delivery=delivery, startingVersion="3")
@@ -203,7 +204,7 @@ def read_all_of(log: Log, text: str) -> list[int]:
     options = make_options(cut=text)
     layout = layout_of(log, options)
     splits = ReplayPlanner(log, options, layout).plan_batch()
-    batches = [batch for split in splits for batch in read_split(split, layout, storage=log.storage)]
+    batches = [batch for split in splits for batch in read_split(split, layout, storage=log.core.storage)]
     found: list[int] = pa.Table.from_batches(batches, layout.schema)["v"].to_pylist()
     return sorted(found)
 
@@ -212,10 +213,10 @@ def test_library_that_knows_no_since_refuses_the_log(tmp_path: Path, monkeypatch
     log = create_log(str(tmp_path / "log"), SCHEMA, minimum=(0,))
     log.writer(owner="me").append(pa.table({"_time": [1, 4], "v": [1, 4]}), advance_to=5)
     log.allow_compaction([3])
-    assert not open_log(log.path).format.forgets  # nothing is gone yet
+    assert not open_log(log.path).core.format.forgets  # nothing is gone yet
     log.compact(logical=True)
     log.add_columns(pa.schema([("w", pa.int64())]))
-    assert open_log(log.path).format.forgets
+    assert open_log(log.path).core.format.forgets
     monkeypatch.setattr(formats, "FORMAT_VERSIONS", (1, 2))
     with pytest.raises(LogFormatError, match="found format version=4, this library uses 1 and 2"):
         open_log(log.path)
@@ -230,7 +231,7 @@ def test_handle_idle_for_long_finds_its_log_again() -> None:
         writer.append(pa.table({"_time": [time], "v": [time]}), advance_to=time + 1)
     log.allow_compaction([10])
     log.compact(logical=True)
-    assert log.bases()["main"] > 3
+    assert log.core.bases()["main"] > 3
     idle.refresh()
     assert idle.frontier() == Antichain.of(12)
 
@@ -243,11 +244,11 @@ def test_log_whose_progress_others_have_merged_is_read_on(tmp_path: Path) -> Non
             writer.append(pa.table({"_time": [time], "v": [time]}), advance_to=time + 1)
     log.allow_compaction([4])
     log.compact(logical=True)
-    before = log.bases()
+    before = log.core.bases()
     assert before
     DeltaTable(log.path).optimize.compact()
     log.refresh()
-    assert log.bases() == before
+    assert log.core.bases() == before
     assert log.messages().num_rows == 4
     for writer in writers:
         writer.append(pa.table({"_time": [7], "v": [7]}), advance_to=8)
@@ -287,7 +288,7 @@ def test_key_that_is_forgotten_is_refused_by_name() -> None:
         writer.append(pa.table({"_time": [11], "v": [0]}))
     log.allow_compaction([9])
     log.compact(logical=True)
-    base = log.commit_of("main", log.bases()["main"])
+    base = log.core.commits_of({"main": log.core.bases()["main"]}).get("main")
     assert base is not None
     assert base.batch == 8
     before = log.messages().num_rows
@@ -318,10 +319,10 @@ def test_bytes_of_progress_that_changed_are_damage(tmp_path: Path) -> None:
     log.allow_compaction([4])
     log.compact(logical=True)
     # The base: not the newest commit, which each handle reads.
-    (path,) = log.holders("main", log.bases()["main"])
+    (path,) = log.core.states.holders("main", log.core.bases()["main"])
     file = tmp_path / "log" / path
     whole = file.read_bytes()
-    asks = (lambda log: log.owners("main"), lambda log: log.verify(), lambda log: log.progress())
+    asks = (lambda log: log.core.owners("main"), lambda log: log.verify(), lambda log: log.core.progress())
     # A text; the names of columns, at the end of the file.
     for text, bits, found in (
         (b"the owner", 0x80, "no valid Parquet: .*CRC"),
@@ -363,8 +364,8 @@ def test_upkeep_alone_keeps_a_stream_small() -> None:
     for time in range(n):
         writer.append(pa.table({"_time": [time], "v": [time]}), advance_to=time + 1)
         log.refresh()
-        most = max(most, int(log.files().rows.sum()))
+        most = max(most, int(log.core.files().rows.sum()))
     # What is kept, what comes between two turns of upkeep, and half of a merged file.
     assert most < 40
     assert log.messages()["v"].to_pylist() == [*range(log.since().elements[0][0], n)]
-    assert log.progress().num_rows < 100
+    assert log.core.progress().num_rows < 100

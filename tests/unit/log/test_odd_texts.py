@@ -49,13 +49,13 @@ def test_texts_that_are_none_in_utf8_are_refused_by_name(
     log.writer(owner="t").append(pa.table({"_time": [0], "k": ["a"]}), advance_to=1)
     half = data.draw(st.characters(categories=["Cs"]))
     text = data.draw(st.text("ab é", max_size=3)) + half + data.draw(st.text("ab é", max_size=3))
-    version = log.version
+    version = log.core.version
     for name, call in TAKES.items():
         with pytest.raises(TimelyError) as error:
             call(log, text)
         assert in_utf8(str(error.value)), name
         assert error.value.hint, name
-    assert (log.refresh(), log.version) == (False, version)
+    assert (log.refresh(), log.core.version) == (False, version)
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, "now", None])

@@ -104,8 +104,7 @@ def writer(schema: pa.Schema = SCHEMA, **more: Any) -> StreamWriter:
 
 def messages(into: StreamWriter, *columns: str) -> list[dict[str, Any]]:
     """Return what the log has, ordered by time."""
-    log: Any = into.log
-    return list(log.messages(columns=columns).to_pylist())
+    return list(MemoryLog(into.core.store).messages(columns=columns).to_pylist())
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -323,14 +322,14 @@ def test_moments_without_a_zone_are_refused_in_any_form() -> None:
 
 def _refused(rows: Any, text: str, kind: type[TimelyError]) -> None:
     into = writer()
-    before = into.log.version
+    before = into.core.version
     with pytest.raises(kind) as caught:
         into.append(rows, advance_to=5)
     assert text in str(caught.value)
     assert caught.value.message.startswith("could not ")
     assert caught.value.hint
     assert type(caught.value) is kind
-    assert into.log.version == before
+    assert into.core.version == before
     assert into.frontier.to_json() == [0]
 
 

@@ -43,16 +43,16 @@ def test_writer_cut_and_states_show_times_as_people_write_them(path: str) -> Non
     assert repr(writer) == f"StreamWriter({path!r}, stream='one', owner='owner of one')"
     assert repr(spark_timely.cut([log])) == f"Cut(frontier=2013-06-13T16:00Z, logs=[{path!r}])"
     shown = "StreamState('one', seq=1, frontier=2013-06-13T16:00Z, owner='owner of one', batch=7)"
-    assert repr(log.stream("one")) == shown
+    assert repr(log.core.stream("one")) == shown
     outcome = writer.advance("2013-06-14")
     assert "frontier=2013-06-14T00:00Z" in repr(outcome)
-    assert outcome.state == spark_timely.open_log(path).stream("one")
+    assert outcome.state == spark_timely.open_log(path).core.stream("one")
 
 
 def test_states_that_a_handle_has_not_read_know_their_times_too() -> None:
     log = MemoryLog.create(SCHEMA, times="date", minimum="2013-01-01")
-    assert "frontier=2013-01-01" in repr(log.open_stream("claimed", owner="me"))
-    assert "frontier=2013-01-01" in repr(log.open_stream("copied", owner="you"))
+    assert "frontier=2013-01-01" in repr(log.core.open_stream("claimed", owner="me"))
+    assert "frontier=2013-01-01" in repr(log.core.open_stream("copied", owner="you"))
     assert repr(log.streams()["claimed"]) == "StreamState('claimed', seq=0, frontier=2013-01-01, owner='me')"
 
 
@@ -68,8 +68,8 @@ class Gone:
 def test_showing_reads_nothing_and_never_fails(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log = spark_timely.open_log(path)
     log.frontier()
-    state = log.stream("one")
-    monkeypatch.setattr(log._states, "store", Gone())
+    state = log.core.stream("one")
+    monkeypatch.setattr(log.core.states, "store", Gone())
     assert repr(log) == "Log(…)"
     assert isinstance(state, StreamState)
     assert "could not read format" in log._repr_html_()
@@ -81,7 +81,7 @@ def test_showing_waits_for_no_commit_of_another_thread(path: str) -> None:
     log = spark_timely.open_log(path)
     log.frontier()
     texts: list[str] = []
-    with log._lock:
+    with log.core.lock:
         thread = threading.Thread(target=lambda: texts.append(repr(log)))
         thread.start()
         thread.join(60)

@@ -133,8 +133,8 @@ def test_advance_and_takeover_restate_what_lasts() -> None:
     log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,))
     log.writer(owner="me").append(pa.table({"_time": [3], "v": [1]}), reason='{"v": 1, "greatest": 99}')
     log.advance("main", 5, reason="claim of #open at 7")
-    assert log.stream("main").note.greatest == 3
+    assert log.core.stream("main").note.greatest == 3
     log.writer("main", owner="other", takeover=True)
-    assert (log.stream("main").note.greatest, log.stream("main").note.former) == (3, ("me",))
-    rows = log.progress()
+    assert (log.core.stream("main").note.greatest, log.core.stream("main").note.former) == (3, ("me",))
+    rows = log.core.progress()
     assert rows["_note"].null_count == rows.num_rows - len(rows.group_by(["_stream", "_seq"]).aggregate([]))

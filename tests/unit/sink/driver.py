@@ -148,7 +148,7 @@ def rows(times: Sequence[int], first_id: int = 0) -> pa.Table:
 def refused(driver: SinkDriver, kind: type[errors.TimelyError], *texts: str) -> Iterator[None]:
     """Expect an error whose one line holds the texts and a hint, and a log that did not change."""
     exists = (driver.log_path / "_delta_log").exists()
-    before = (driver.log().version if exists else None, driver.data_files())
+    before = (driver.log().core.version if exists else None, driver.data_files())
     with pytest.raises(kind) as found:
         yield
     text = str(found.value)
@@ -158,4 +158,4 @@ def refused(driver: SinkDriver, kind: type[errors.TimelyError], *texts: str) -> 
     assert " — hint: " in text
     assert "\n" not in text
     exists = (driver.log_path / "_delta_log").exists()
-    assert (driver.log().version if exists else None, driver.data_files()) == before
+    assert (driver.log().core.version if exists else None, driver.data_files()) == before

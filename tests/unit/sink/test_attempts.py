@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_timely import errors
+from spark_timely.log.core import LogCore
 from spark_timely.sink import commit as sink_commit
 from tests.unit.sink.driver import BOUNDED, MIN, SCHEMA, SinkDriver, rows
 
@@ -37,12 +38,12 @@ def test_repeated_micro_batch_is_recognised_under_every_policy(tmp_path: Path, p
 
     for data in (batch([1, 5], MIN, 5), batch([5, 9], 5, 9)):
         driver.run(data, crash="after commit")
-        version, files, state = driver.log().version, driver.data_files(), driver.log().stream("main")
+        version, files, state = driver.log().core.version, driver.data_files(), driver.log().core.stream("main")
         for _ in range(2):
             driver.run(data, crash="after commit")
-            assert (driver.log().version, driver.data_files()) == (version, files)
+            assert (driver.log().core.version, driver.data_files()) == (version, files)
         driver.run(data)
-        assert driver.log().stream("main") == state
+        assert driver.log().core.stream("main") == state
     if policy == "hold":
         driver.run(batch([6], 9, 9))  # nothing was closed
 
@@ -52,9 +53,9 @@ def test_micro_batch_repeated_after_an_advance_is_recognised(tmp_path: Path) -> 
     driver.run([rows([5])])
     driver.run([rows([4, 9])], crash="after commit")
     driver.log().advance("main", [20])
-    version = driver.log().version
+    version = driver.log().core.version
     driver.run([rows([4, 9])])
-    assert driver.log().version == version
+    assert driver.log().core.version == version
 
 
 def test_micro_batch_repeated_after_a_close_is_recognised(tmp_path: Path) -> None:
@@ -82,10 +83,10 @@ def test_repeated_micro_batch_is_judged_by_the_recorded_clock(tmp_path: Path, mo
     driver.run([data], crash="after commit")
     assert driver.log().dead()["id"].to_pylist() == [2]
     clock[0] += 3_600_000_000
-    version = driver.log().version
+    version = driver.log().core.version
     driver.run([data])
-    assert driver.log().version == version
-    assert driver.log().stream("main").at == 1_000_000_000
+    assert driver.log().core.version == version
+    assert driver.log().core.stream("main").at == 1_000_000_000
 
 
 def test_crash_before_the_commit_leaves_orphans_only(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_frontier_follows_the_greatest_time_of_any_cut(tmp_path: Path, times: li
     whole = SinkDriver(tmp_path / "whole", **BOUNDED)
     whole.run([rows(times)])
     assert driver.log().frontier() == whole.log().frontier() != driver.log().domain.minimum_frontier
-    notes = [log.stream("main").note for log in (driver.log(), whole.log())]  # type: ignore[union-attr]
+    notes = [log.core.stream("main").note for log in (driver.log(), whole.log())]  # type: ignore[union-attr]
     assert notes[0].mover is not None
     assert notes[0].mover == replace(notes[1].mover, at=notes[0].mover.at)  # type: ignore[type-var]
     assert notes[0].mover.place.startswith(f"row {times.index(9)} ")
@@ -167,7 +168,7 @@ def test_commit_that_may_have_happened_keeps_the_files(tmp_path: Path, monkeypat
         raise errors.StorageError("could not write: found nothing", hint="try", determinate=False)
 
     with monkeypatch.context() as patch:
-        patch.setattr("spark_timely.log.log.Log.commit", unclear)
+        patch.setattr("spark_timely.log.core.LogCore.commit", unclear)
         with pytest.raises(errors.StorageError):
             driver.writer(SCHEMA).commit([message], 0)
     assert any("_event=message" in name for name in driver.data_files())
@@ -181,9 +182,9 @@ def test_commit_of_another_attempt_before_ours_is_seen(tmp_path: Path) -> None:
     attempts = [driver.writer(SCHEMA) for _ in range(2)]
     messages = [attempt.write(iter(rows([4, 6]).to_batches())) for attempt in attempts]
     driver.writer(SCHEMA).commit([messages[0]], 0)
-    version = driver.log().version
+    version = driver.log().core.version
     driver.writer(SCHEMA).commit([messages[1]], 0)
-    assert driver.log().version == version
+    assert driver.log().core.version == version
     assert driver.log().messages()["_time"].to_pylist() == [4, 6]
     assert len([name for name in driver.data_files() if "message" in name]) == 1
 
@@ -202,15 +203,15 @@ def test_tasks_know_the_micro_batch_without_the_checkpoint(tmp_path: Path, monke
     driver.options["checkpointLocation"] = "hdfs://nowhere/checkpoint"
     monkeypatch.setattr("pyspark.TaskContext.get", Context)
     driver.run([rows([4]), rows([6])])
-    assert driver.log().stream("main").owner == "query-z"
-    assert driver.log().stream("main").note.mover.place == "row 0 of partition 3"
+    assert driver.log().core.stream("main").owner == "query-z"
+    assert driver.log().core.stream("main").note.mover.place == "row 0 of partition 3"
     (driver.checkpoint / "commits" / "0").unlink()
-    version, files = driver.log().version, driver.data_files()
+    version, files = driver.log().core.version, driver.data_files()
     driver.run([rows([4]), rows([6])])
-    assert (driver.log().version, driver.data_files()) == (version, files)
+    assert (driver.log().core.version, driver.data_files()) == (version, files)
     Context.batch = "1"
     driver.run([rows([7])])
-    assert driver.log().stream("main").batch == 1
+    assert driver.log().core.stream("main").batch == 1
     Context.batch = "0"
     with pytest.raises(errors.RolledBackError):
         driver.run([rows([8])])
@@ -262,21 +263,19 @@ def test_write_that_fails_in_the_middle_leaves_no_file(tmp_path: Path, monkeypat
 
 
 def test_losing_attempt_of_a_micro_batch_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_timely.log import Log
-
     driver = SinkDriver(tmp_path, **BOUNDED)
     driver.run([rows([1])])
     (driver.checkpoint / "offsets" / "1").write_text("")
     winner, loser = driver.writer(SCHEMA), driver.writer(SCHEMA)
     kept, lost = (writer.write(iter(rows([5]).to_batches())) for writer in (winner, loser))
-    real = Log.commit
+    real = LogCore.commit
 
-    def commit(log: Log, request: object) -> object:
-        monkeypatch.setattr(Log, "commit", real)
+    def commit(log: LogCore, request: object) -> object:
+        monkeypatch.setattr(LogCore, "commit", real)
         winner.commit([kept], 1)
         return log.commit(request)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Log, "commit", commit)
+    monkeypatch.setattr(LogCore, "commit", commit)
     loser.commit([lost], 1)
     assert driver.log().messages()["_time"].to_pylist() == [1, 5]
     assert kept.report.files[0].path in driver.data_files()

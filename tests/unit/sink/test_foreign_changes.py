@@ -14,7 +14,7 @@ from tests.unit.sink.driver import BOUNDED, SinkDriver, rows
 def test_query_continues_whose_progress_is_untouched(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     driver.run([rows([1, 2])])
-    whole = driver.log().version
+    whole = driver.log().core.version
     DeltaTable(str(driver.log_path)).delete("_event = 'message' and id = 0")
     driver.run([rows([3])])
     other = SinkDriver(tmp_path, query="query-b", checkpoint="other", **BOUNDED, stream="other")

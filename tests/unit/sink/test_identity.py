@@ -93,7 +93,7 @@ def test_repetition_with_other_rows_goes_on_and_is_counted(
     assert "not deterministic" in caplog.text
     driver.run([rows([9], 7)])
     driver.run([rows([10], 1)])
-    state = driver.log().stream("main")
+    state = driver.log().core.stream("main")
     assert (state.note.differing, state.batch) == (2, 1)
     assert ids(driver) == [0, 1]
     assert driver.log().verify().legal
@@ -108,10 +108,10 @@ def test_repetition_by_a_former_owner_writes_nothing(tmp_path: Path, options: di
     message = writer.write(iter(others.to_batches()))
     # Between the tasks of the repetition and its commit.
     SinkDriver(tmp_path, query="query-b", checkpoint="other", takeover="true", **options).run([rows([10], 1)])
-    version = former.log().version
+    version = former.log().core.version
     writer.commit([message], 0)
-    assert former.log().version == version
-    assert former.log().stream("main").owner == "query-b"
+    assert former.log().core.version == version
+    assert former.log().core.stream("main").owner == "query-b"
     assert ids(former) == [0, 1]
 
 
@@ -120,10 +120,10 @@ def test_repetition_with_the_same_rows_changes_nothing(tmp_path: Path, options: 
     driver = SinkDriver(tmp_path, **options)
     tasks = [rows([9, 10]), rows([11], 2)]
     driver.run(tasks, crash="after commit")
-    version = driver.log().version
+    version = driver.log().core.version
     driver.run([rows([11], 2), rows([], 0), rows([9, 10])], chunk=1)
-    assert driver.log().version == version
-    assert driver.log().stream("main").note.differing == 0
+    assert driver.log().core.version == version
+    assert driver.log().core.stream("main").note.differing == 0
 
 
 def test_late_data_options_make_no_difference_to_a_repetition(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_late_data_options_make_no_difference_to_a_repetition(tmp_path: Path) ->
     for late in ("error", "advance"):
         again = SinkDriver(tmp_path, **BOUNDED, lateData=late)
         again.run([rows([10, 1], 1)], crash="after commit")
-    state = driver.log().stream("main")
+    state = driver.log().core.stream("main")
     assert (state.note.differing, state.note.batch.dead, state.seq) == (0, 1, 2)
 
 
@@ -209,7 +209,7 @@ def test_rows_decide_where_the_offsets_cannot_be_read(
     driver = SinkDriver(tmp_path, **options)
     driver.run([rows([9, 10])], crash="after commit")
     driver.run([rows([10], 1), rows([9])], crash="after commit")
-    assert driver.log().stream("main").note.differing == 0
+    assert driver.log().core.stream("main").note.differing == 0
     with refused(driver, errors.RolledBackError, "of this number in it with other rows"):
         driver.run([rows([9, 10], 1)])
     swapped = pa.table({"t": [9, 10], "id": [1, 0]})
@@ -221,13 +221,15 @@ def test_rows_decide_where_the_offsets_cannot_be_read(
 def test_note_of_a_micro_batch_says_what_it_was_planned_from(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     driver.run([rows([9, 10])], sources=['{"a": 1}', "é" * 20_000])
-    batch = driver.log().stream("main").note.batch
+    batch = driver.log().core.stream("main").note.batch
     assert (batch.seq, batch.n_input) == (1, 2)
     assert batch.source.startswith('{"a": 1}\né')
     assert 16_000 < len(batch.source.encode()) <= 16 * 1024
-    assert json.loads(driver.log().progress()["_note"].drop_null()[-1].as_py())["batch"]["offsets"] == batch.offsets
+    assert (
+        json.loads(driver.log().core.progress()["_note"].drop_null()[-1].as_py())["batch"]["offsets"] == batch.offsets
+    )
     driver.log().advance("main", 20)
-    assert driver.log().stream("main").note.batch == batch
+    assert driver.log().core.stream("main").note.batch == batch
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
 from spark_timely.errors import InvalidOptionError
-from spark_timely.log import Log
+from spark_timely.log.core import LogCore
 from spark_timely.log.log import open_log
 from spark_timely.log.machine.since import DAY_US, Keep
 from spark_timely.sink.columns import policy_of, roles_of
@@ -19,7 +19,7 @@ from tests.unit.sink.driver import BOUNDED, SinkDriver, rows
 
 
 def kept(driver: SinkDriver) -> Keep | None:
-    return open_log(driver.log_path).kept()
+    return open_log(driver.log_path).core.kept()
 
 
 def test_capture_makes_a_log_that_keeps_a_length(tmp_path: Path) -> None:
@@ -38,9 +38,9 @@ def test_capture_changes_what_a_log_keeps(tmp_path: Path) -> None:
     found = kept(driver)
     assert found is not None
     assert (found.length, found.committed) == (7, DAY_US)
-    version = open_log(driver.log_path).version
+    version = open_log(driver.log_path).core.version
     driver.run([rows([9])])
-    assert open_log(driver.log_path).version == version + 1
+    assert open_log(driver.log_path).core.version == version + 1
     # Left out, it stays as it is.
     del driver.options["keep"]
     driver.run([rows([13])])
@@ -49,13 +49,13 @@ def test_capture_changes_what_a_log_keeps(tmp_path: Path) -> None:
 
 def test_vacuum_is_what_the_option_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
-    commit = Log.commit
+    commit = LogCore.commit
 
-    def noted(log: Log, *given: Any) -> Any:
+    def noted(log: LogCore, *given: Any) -> Any:
         seen.append(log.auto_vacuum)
         return commit(log, *given)
 
-    monkeypatch.setattr(Log, "commit", noted)
+    monkeypatch.setattr(LogCore, "commit", noted)
     SinkDriver(tmp_path, **BOUNDED, autoVacuum="off").run([rows([1])])
     SinkDriver(tmp_path / "other", **BOUNDED).run([rows([1])])
     assert seen == [False, True]

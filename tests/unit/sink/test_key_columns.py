@@ -55,5 +55,5 @@ def test_other_key_than_the_log_has_is_refused(made: str) -> None:
 def test_capture_makes_a_log_with_its_key(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED, diffColumn="id", keyColumns="t")
     driver.run([rows([1, 20])])
-    found = open_log(driver.log_path).format
+    found = open_log(driver.log_path).core.format
     assert (found.kind, found.key) == ("collection", ("t",))

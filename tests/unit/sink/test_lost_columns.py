@@ -23,10 +23,10 @@ NAMES = ("a", "b", "c", "d")
 def test_lost_column_is_refused_by_name(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     driver.run([rows([1]).append_column("note", pa.array(["x"]))])
-    version = driver.log().version
+    version = driver.log().core.version
     with pytest.raises(errors.SchemaMismatchError, match=r"found no column 'note'.*missingColumns='note'"):
         driver.run([rows([2], 1)])
-    assert driver.log().version == version
+    assert driver.log().core.version == version
     driver.options["missingColumns"] = "note"
     driver.run([rows([2], 1)])
     assert driver.log().messages()["note"].to_pylist() == ["x", None]

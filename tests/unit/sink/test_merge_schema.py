@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_timely import errors
+from spark_timely.log.core import LogCore
 from spark_timely.log.log import create_log
 from spark_timely.spark.base.schema import spark_schema
 from tests.unit.sink.driver import SinkDriver, rows
@@ -57,10 +58,10 @@ def test_one_query_adds_a_column_and_seven_go_on_without(tmp_path: Path) -> None
 def test_without_the_option_the_refusal_names_it(tmp_path: Path) -> None:
     driver = query(tmp_path, "a")
     driver.run([rows([1])])
-    before = (driver.log().version, driver.data_files())
+    before = (driver.log().core.version, driver.data_files())
     with pytest.raises(errors.SchemaMismatchError, match=r"column 'note': found no such column.*mergeSchema=true"):
         driver.run([noted([2])])
-    assert (driver.log().version, driver.data_files()) == before
+    assert (driver.log().core.version, driver.data_files()) == before
     driver.options["mergeSchema"] = "true"
     driver.run([noted([2], "x", 5)])
     assert notes(driver) == [(0, None), (5, "x")]
@@ -78,20 +79,20 @@ def test_without_the_option_the_refusal_names_it(tmp_path: Path) -> None:
 def test_column_that_the_log_cannot_have_is_refused(tmp_path: Path, name: str, values: pa.Array, text: str) -> None:
     driver = query(tmp_path, "a", mergeSchema="true")
     driver.run([noted([1])])
-    before = (driver.log().version, driver.data_files())
+    before = (driver.log().core.version, driver.data_files())
     with pytest.raises(errors.SchemaMismatchError, match="hint: ") as found:
         driver.run([(rows([2]) if name == "note" else noted([2])).append_column(name, values)])
     assert text in str(found.value)
-    assert (driver.log().version, driver.data_files()) == before
+    assert (driver.log().core.version, driver.data_files()) == before
 
 
 def test_micro_batch_that_is_refused_adds_no_column(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, timeColumn="t", frontier="bounded", mergeSchema="true")
     driver.run([rows([5])])
-    version = driver.log().version
+    version = driver.log().core.version
     with pytest.raises(errors.LateDataError):
         driver.run([noted([6]), noted([3])])
-    assert driver.log().version == version
+    assert driver.log().core.version == version
     assert driver.log().schema.names == ["t", "id"]
 
 
@@ -102,7 +103,7 @@ def test_column_not_null_in_the_data_may_be_null_in_the_log(tmp_path: Path) -> N
     schema = spark_schema(data.schema)
     schema["note"].nullable = False
     second.run([data], schema=schema)
-    assert second.log().nullable["note"]
+    assert second.log().schema.field("note").nullable
     first.run([rows([3], 9)])
     assert notes(first) == [(0, None), (5, "x"), (9, None)]
 
@@ -141,28 +142,27 @@ def test_column_added_at_once_with_two_types_is_refused(tmp_path: Path) -> None:
     writer = slow.writer(spark_schema(noted([2]).schema))
     message = writer.write(iter(noted([2]).to_batches()))
     fast.run([noted([2], 7)])
-    version = fast.log().version
+    version = fast.log().core.version
     with pytest.raises(errors.SchemaMismatchError, match="found type 'string', the log holds 'int64'"):
         writer.commit([message], 0)
     with pytest.raises(errors.SchemaMismatchError, match="found type 'string', the log holds 'int64'"):
         slow.run([noted([2])])
-    assert fast.log().version == version
+    assert fast.log().core.version == version
 
 
 def test_crash_between_the_new_column_and_the_rows_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark_timely.log import Log
 
     driver = query(tmp_path, "a", mergeSchema="true")
     driver.run([rows([1])])
-    commit = Log.commit
+    commit = LogCore.commit
 
     def killed(*args: object, **more: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Log, "commit", killed)
+    monkeypatch.setattr(LogCore, "commit", killed)
     with pytest.raises(KeyboardInterrupt):
         driver.run([noted([2], "x", 5)])
-    monkeypatch.setattr(Log, "commit", commit)
+    monkeypatch.setattr(LogCore, "commit", commit)
     assert driver.log().schema.names == ["t", "id", "note"]
     driver.run([noted([2], "x", 5)])
     (driver.checkpoint / "commits" / "1").unlink()

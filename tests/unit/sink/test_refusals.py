@@ -322,12 +322,12 @@ def test_reports_of_tasks_planned_at_different_seqs_are_refused(tmp_path: Path) 
     driver.log().advance("main", [3])
     late = driver.writer(schema)
     second = late.write(iter(rows([6]).to_batches()))
-    version = driver.log().version
+    version = driver.log().core.version
     with pytest.raises(errors.UpperMismatchError, match=r"found reports of tasks planned at seqs \[1, 2\]"):
         late.commit([first, second], 1)
     with pytest.raises(errors.UpperMismatchError, match="found tasks planned at seq=1, the log has seq=2"):
         late.commit([first], 1)
-    assert driver.log().version == version
+    assert driver.log().core.version == version
 
 
 def test_file_that_the_driver_cannot_see_is_refused(tmp_path: Path) -> None:
@@ -375,12 +375,12 @@ def test_first_micro_batch_planned_for_another_log_is_refused(tmp_path: Path, ca
     (first.checkpoint / "offsets" / "0").write_text("")
     early = first.writer(spark_schema(rows([]).schema))
     early.commit([early.write(iter(rows([1]).to_batches()))], 0)
-    version = first.log().version
+    version = first.log().core.version
     # As foreachBatch does it: the plan that the files were written for commits them.
     with pytest.raises(errors.UpperMismatchError, match="columns, the log has been made by another query meanwhile"):
         writer.commit([message], 0)
-    assert first.log().version == version
-    assert first.log().unclaimed == 1
+    assert first.log().core.version == version
+    assert first.log().core.unclaimed == 1
     assert not [name for name in first.data_files() if "/b-" in name]
 
 
@@ -452,6 +452,6 @@ def test_longest_name_of_a_stream_fits(tmp_path: Path) -> None:
 
     driver = SinkDriver(tmp_path, stream=check_stream_name("s" * 200), **BOUNDED)
     driver.run([rows([1])])
-    assert driver.log().stream("s" * 200).seq == 1
+    assert driver.log().core.stream("s" * 200).seq == 1
     with pytest.raises(errors.InvalidUsageError):
         check_stream_name("s" * 201)

@@ -34,14 +34,14 @@ def test_log_is_as_far_as_the_source_that_is_behind(tmp_path: Path) -> None:
         ([], (offset([]), offset([13])), 13),
     ]
     for times, sources, frontier in steps:
-        version = driver.log().version if driver.log_path.exists() else -1
+        version = driver.log().core.version if driver.log_path.exists() else -1
         driver.run([rows(times)], sources=sources)
         log = driver.log()
-        assert log.version > version  # a micro-batch without rows is committed too
+        assert log.core.version > version  # a micro-batch without rows is committed too
         assert log.frontier() == Antichain.of(frontier)
     assert sorted(log.messages()["_time"].to_pylist()) == [1, 2, 3, 9, 11, 12]
     assert log.verify().legal
-    reasons = [row["_reason"] for row in log.progress().to_pylist() if row["_seq"] == 5]
+    reasons = [row["_reason"] for row in log.core.progress().to_pylist() if row["_seq"] == 5]
     assert set(reasons) == {"source: [11]"}
 
 
@@ -53,7 +53,7 @@ def test_end_of_all_sources_closes_the_stream_once(tmp_path: Path) -> None:
     log = driver.log()
     assert log.frontier().is_empty
     driver.run([rows([4])], sources=["never looked at"])
-    assert driver.log().version == log.version
+    assert driver.log().core.version == log.core.version
     assert driver.log().messages()["_time"].to_pylist() == [1, 4]
     # Nothing follows a complete source; whatever does is refused.
     with refused(driver, errors.ClosedError, "found it closed"):
@@ -76,7 +76,7 @@ def test_repeated_micro_batch_decides_the_same(tmp_path: Path, crash: str) -> No
     log = driver.log()
     assert log.frontier() == Antichain.of(8)
     assert log.messages()["_time"].to_pylist() == [1, 7]
-    state = log.stream("main")
+    state = log.core.stream("main")
     assert state is not None
     assert state.batch == 1
 

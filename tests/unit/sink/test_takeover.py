@@ -44,10 +44,10 @@ def test_takeover_is_judged_by_the_counts_of_the_stream(tmp_path: Path) -> None:
     # Behind the frontier that the owner before has left.
     with pytest.raises(errors.LateDataError, match="found time 3 behind the frontier \\[4\\]"):
         new.run([rows([3])])
-    assert new.log().stream("main").owner == "old"
+    assert new.log().core.stream("main").owner == "old"
     new.options["lateData"] = "deadLetter"
     new.run([rows([3, 6], 10)])
-    state = new.log().stream("main")
+    state = new.log().core.stream("main")
     assert (state.owner, state.epoch, state.batch, state.frontier.elements) == ("new", 1, 0, ((5,),))
     assert new.log().dead()["id"].to_pylist() == [10]
 
@@ -60,7 +60,7 @@ def test_owner_before_is_refused_and_the_new_one_named(tmp_path: Path) -> None:
     writer = old.writer(SCHEMA)
     message = writer.write(iter(rows([7]).to_batches()))
     query(tmp_path, "new", takeover="true").run([rows([6], 10)])
-    before = (old.log().version, old.data_files())
+    before = (old.log().core.version, old.data_files())
     with pytest.raises(errors.OwnershipError, match="owned by 'new', this query is 'old'"):
         old.writer(SCHEMA).commit([message], 1)
     # As foreachBatch does it: the plan of before commits.
@@ -68,7 +68,7 @@ def test_owner_before_is_refused_and_the_new_one_named(tmp_path: Path) -> None:
         writer.commit([message], 1)
     with pytest.raises(errors.OwnershipError, match="owned by 'new'"):
         old.run([rows([7])])
-    assert old.log().version == before[0]
+    assert old.log().core.version == before[0]
     assert old.data_files() < before[1]
 
 
@@ -76,7 +76,7 @@ def test_restart_of_the_new_owner_takes_nothing_over_again(tmp_path: Path) -> No
     _, new = taken(tmp_path)
     new.run([rows([7], 20)])
     new.run([rows([8], 30)])
-    state = new.log().stream("main")
+    state = new.log().core.stream("main")
     assert (state.epoch, state.batch, state.seq) == (1, 2, 4)
 
 
@@ -99,7 +99,7 @@ def test_first_micro_batch_repeated_after_a_crash_is_there_once(tmp_path: Path, 
     new = query(tmp_path, "new", takeover="true")
     new.run([rows([6, 4], 10)], crash=crash)
     new.run([rows([6, 4], 10)])
-    state = new.log().stream("main")
+    state = new.log().core.stream("main")
     assert (state.owner, state.epoch, state.batch) == ("new", 1, 0)
     assert new.log().messages()["id"].to_pylist() == [11, 0, 10]
 
@@ -119,7 +119,7 @@ def test_loser_of_two_takeovers_at_once_plans_again(tmp_path: Path) -> None:
             with pytest.raises(error, match="restart the query"):
                 writer.commit([message], 0)
     pair[1].run([rows([7], 20)])  # its first micro-batch still: it is its turn now
-    assert pair[1].log().stream("main").owner == "c"
+    assert pair[1].log().core.stream("main").owner == "c"
     with pytest.raises(errors.OwnershipError, match="taken over by 'c' from this query, 'b'"):
         pair[0].run([rows([8])])
     assert pair[1].log().messages()["_time"].to_pylist() == [5, 6, 7]
@@ -134,7 +134,7 @@ def test_query_whose_id_only_the_tasks_know_takes_over_too(tmp_path: Path, monke
     known = sink_writer._as_tasks_know
     monkeypatch.setattr(sink_writer, "_as_tasks_know", lambda ident: type(known(ident))("new", 0))
     new.run([rows([6], 10)])
-    assert new.log().stream("main").owner == "new"
+    assert new.log().core.stream("main").owner == "new"
     monkeypatch.setattr(sink_writer, "_as_tasks_know", lambda ident: type(known(ident))("old", 1))
     with pytest.raises(errors.OwnershipError, match="'old'"):
         new.run([rows([7], 20)])
@@ -183,8 +183,8 @@ def test_takeovers_in_any_order_capture_each_row_once(tmp_path: Path, steps: lis
         log = queries["a"].log()
         found = Counter(("abc"[i // 100], i % 100) for i in log.messages()["id"].to_pylist())
         assert found == expected
-        assert log.stream("main").owner == owner
-        assert log.stream("main").epoch == len(former) - 1
+        assert log.core.stream("main").owner == owner
+        assert log.core.stream("main").epoch == len(former) - 1
         assert log.verify().legal
 
 
@@ -194,7 +194,7 @@ def test_takeover_is_a_warning_that_names_where_the_log_ended(
     old = query(tmp_path, "old")
     old.run([rows([5])])
     assert "twice" not in stats(old, capsys)
-    ended = old.log().stream("main").note.batch.source
+    ended = old.log().core.stream("main").note.batch.source
     assert ended
     new = query(tmp_path, "new", takeover="true")
     with caplog.at_level("WARNING", "spark_timely.sink"):

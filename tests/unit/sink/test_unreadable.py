@@ -32,7 +32,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 def commit(driver: SinkDriver, action: dict[str, object]) -> None:
     """Add a commit with one action to the table, as another writer would."""
-    version = driver.log().version + 1
+    version = driver.log().core.version + 1
     (driver.log_path / "_delta_log" / f"{version:020d}.json").write_text(json.dumps(action) + "\n")
 
 
@@ -50,7 +50,7 @@ def unknown_feature(driver: SinkDriver) -> None:
 
 def broken_commit(driver: SinkDriver) -> None:
     """Leave half a commit."""
-    (driver.log_path / "_delta_log" / f"{driver.log().version + 1:020d}.json").write_text('{"add": {"pa')
+    (driver.log_path / "_delta_log" / f"{driver.log().core.version + 1:020d}.json").write_text('{"add": {"pa')
 
 
 def newest(driver: SinkDriver, event: str) -> Path:

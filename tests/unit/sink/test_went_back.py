@@ -104,7 +104,7 @@ def test_restored_log_is_refused_until_its_past_is_repeated(tmp_path: Path, poli
     for batch in (1, 2, 3):
         run(driver, policy, batch)
     assert ids(driver) == [0, 1, 2, 3]
-    assert driver.log().stream("main").note.gaps == ()
+    assert driver.log().core.stream("main").note.gaps == ()
 
 
 @policies
@@ -112,7 +112,7 @@ def test_log_restored_by_delta_is_refused(tmp_path: Path, policy: str) -> None:
     driver = driver_of(tmp_path, policy)
     for batch in (0, 1):
         run(driver, policy, batch)
-    version = driver.log().version
+    version = driver.log().core.version
     for batch in (2, 3):
         run(driver, policy, batch)
     DeltaTable(str(driver.log_path)).restore(version)
@@ -153,7 +153,9 @@ def test_other_log_in_its_place_is_refused(tmp_path: Path, policy: str) -> None:
         times=tuple(kind.value for kind in before.domain.types),
         minimum=before.domain.minimum,
     )
-    with refused(driver, errors.RolledBackError, "found another log", repr(before.log_id), repr(driver.log().log_id)):
+    with refused(
+        driver, errors.RolledBackError, "found another log", repr(before.core.log_id), repr(driver.log().core.log_id)
+    ):
         run(driver, policy, 2)
     assert driver.log().streams() == {}
 
@@ -212,7 +214,7 @@ def test_record_says_which_log_and_how_far(tmp_path: Path) -> None:
     entry = {
         "path": str(driver.log_path),
         "stream": "main",
-        "id": driver.log().log_id,
+        "id": driver.log().core.log_id,
         "commits": [[1, 0, 0], [2, 1, 0]],
     }
     assert record_of(driver) == {"v": 1, "query": driver.query, "logs": [entry]}
@@ -276,7 +278,7 @@ def test_record_that_cannot_be_written_is_one_warning(
     assert "hint: " in said[0]
     assert sorted(file.name for file in driver.checkpoint.iterdir()) == ["commits", "metadata", "offsets"]
     # Numbers and note alone.
-    DeltaTable(str(driver.log_path)).restore(driver.log().version - 1)
+    DeltaTable(str(driver.log_path)).restore(driver.log().core.version - 1)
     with refused(driver, errors.RolledBackError, "micro-batch 3", "micro-batch 1", "all numbers after 1"):
         run(driver, "bounded", 3)
 
@@ -295,7 +297,7 @@ def test_numbers_of_the_sink_have_no_gaps_without_a_record(tmp_path: Path) -> No
         run(driver, "bounded", 3)
     driver.options["beginAt"] = "3"
     run(driver, "bounded", 3)
-    assert driver.log().stream("main").note.gaps == ((1, 2),)
+    assert driver.log().core.stream("main").note.gaps == ((1, 2),)
 
 
 def test_first_number_above_0_is_refused(tmp_path: Path) -> None:
@@ -306,7 +308,7 @@ def test_first_number_above_0_is_refused(tmp_path: Path) -> None:
         run(driver, "bounded", 1)
     driver.options["beginAt"] = "1"
     run(driver, "bounded", 1)
-    assert driver.log().stream("main").note.gaps == ((0, 0),)
+    assert driver.log().core.stream("main").note.gaps == ((0, 0),)
 
 
 @pytest.mark.parametrize("n_left", [0, 1, 2])
@@ -377,7 +379,7 @@ def test_takeover_begins_at_0(tmp_path: Path) -> None:
         run(other, "bounded", 1)
     other.options["beginAt"] = "1"
     run(other, "bounded", 1)
-    state = other.log().stream("main")
+    state = other.log().core.stream("main")
     assert (state.owner, state.epoch, state.note.gaps) == ("query-b", 1, ((0, 0),))
 
 
@@ -414,12 +416,12 @@ def test_consent_is_bound_to_one_number(
     driver.options["beginAt"] = "3"
     # Left set, after a crash and for ever: no other number is accepted by it, and nothing is accepted twice.
     run(driver, "bounded", 3, crash="after commit")
-    state = driver.log().stream("main")
-    version = driver.log().version
+    state = driver.log().core.stream("main")
+    version = driver.log().core.version
     run(driver, "bounded", 3)
-    assert driver.log().version == version
+    assert driver.log().core.version == version
     run(driver, "bounded", 4)
-    after = driver.log().stream("main")
+    after = driver.log().core.stream("main")
     assert (state.note.gaps, after.note.gaps) == ((missing,), (missing,))
     assert f"micro-batches {missing[0]} to {missing[1]} are missing, by beginAt=3" in state.reason
     assert after.epoch == state.epoch == 1
@@ -442,7 +444,7 @@ def test_consent_without_anything_to_accept_has_no_effect(tmp_path: Path) -> Non
     driver = driver_of(tmp_path, beginAt="1")
     for batch in range(3):
         run(driver, "bounded", batch)
-    state = driver.log().stream("main")
+    state = driver.log().core.stream("main")
     assert (state.epoch, state.note.gaps) == (0, ())
 
 

@@ -63,26 +63,26 @@ def test_any_cut_over_tasks_and_batches_equals_the_model(
         if policy == "skew":
             # Integer times are measured from the held time, once there is one.
             model.ceiling = None if model.frontier == MIN else (model.frontier or 0) + 9
-        before = (driver.log().version if driver.log_path.exists() else None, driver.data_files())
+        before = (driver.log().core.version if driver.log_path.exists() else None, driver.data_files())
         if policy == "hold" and driver.log_path.exists() and rng.random() < 0.4:
             driver.log().advance("main", [now])
             model.frontier = now
-            before = (driver.log().version, driver.data_files())
+            before = (driver.log().core.version, driver.data_files())
         try:
             model.batch([(t, (("id", i),)) for t, i in zip(*data.to_pydict().values(), strict=True)])
         except LateRowError:
             with pytest.raises(errors.LateDataError):
                 driver.run(split(data, rng))
-            assert (driver.log().version, driver.data_files()) == before
+            assert (driver.log().core.version, driver.data_files()) == before
             # The source moves on without these rows.
             (driver.checkpoint / "offsets" / str(driver.next_batch())).unlink()
             continue
         driver.run(split(data, rng))
         if rng.random() < 0.3:  # the driver dies between the two commits
             (driver.checkpoint / "commits" / str(driver.next_batch() - 1)).unlink()
-            before = (driver.log().version, driver.data_files())
+            before = (driver.log().core.version, driver.data_files())
             driver.run(split(data, rng))
-            assert (driver.log().version, driver.data_files()) == before
+            assert (driver.log().core.version, driver.data_files()) == before
     log = driver.log()
     assert pairs(log.messages()) == Counter((t, row[0][1]) for t, row in model.messages)
     assert pairs(log.dead()) == Counter((t, row[0][1]) for t, row in model.dead)
@@ -97,10 +97,10 @@ def test_first_micro_batch_makes_the_log_and_preparing_does_not(tmp_path: Path) 
     assert not driver.log_path.exists()
     driver.run([rows([4])])
     log = driver.log()
-    assert log.unclaimed == 1
+    assert log.core.unclaimed == 1
     assert log.frontier().elements == ((MIN,),)
-    assert log.stream("main").frontier.elements == ((3,),)
-    assert log.stream("main").owner == "query-a"
+    assert log.core.stream("main").frontier.elements == ((3,),)
+    assert log.core.stream("main").owner == "query-a"
 
 
 def test_micro_batch_without_rows_and_with_one_empty_task(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_micro_batch_without_rows_and_with_one_empty_task(tmp_path: Path) -> Non
     driver.run([pa.table({"id": pa.array([], pa.int64())})])
     log = driver.log()
     assert log.frontier().elements == ((1,),)
-    assert log.stream("main").rows == 0
+    assert log.core.stream("main").rows == 0
     assert log.messages().num_rows == 0
     driver.run([pa.table({"id": [5]})])
     assert pairs(driver.log().messages()) == {(1, 5): 1}
@@ -118,8 +118,8 @@ def test_each_micro_batch_is_one_commit_of_the_stream(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     for n, times in enumerate([[1], [2, 3], []], start=1):
         driver.run([rows(times), rows(times)])
-        assert driver.log().stream("main").seq == n
-        assert driver.log().stream("main").batch == n - 1
+        assert driver.log().core.stream("main").seq == n
+        assert driver.log().core.stream("main").batch == n - 1
 
 
 def test_query_id_that_nobody_tells_is_refused(tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ def test_second_stream_joins_at_the_frontier_of_a_live_one(tmp_path: Path) -> No
     other = SinkDriver(tmp_path, query="query-b", checkpoint="b", stream="other", **BOUNDED)
     with pytest.raises(errors.LateDataError, match=r"in stream 'other': found time 7 behind the frontier \[8\]"):
         other.run([rows([7])])
-    assert other.log().stream("other") is None
+    assert other.log().core.stream("other") is None
     other.run([rows([8, 12])])
-    assert other.log().stream("other").frontier.elements == ((11,),)
+    assert other.log().core.stream("other").frontier.elements == ((11,),)
     assert other.log().frontier().elements == ((8,),)
     assert other.log().verify().legal
 
@@ -147,7 +147,7 @@ def test_second_stream_claims_the_capability_that_waits_for_it(tmp_path: Path) -
     other = SinkDriver(tmp_path, query="query-b", checkpoint="b", stream="other", **BOUNDED, streams="2")
     other.run([rows([3])])
     assert other.log().frontier().elements == ((2,),)
-    assert other.log().unclaimed == 0
+    assert other.log().core.unclaimed == 0
 
 
 def test_joiner_whose_donor_moved_on_is_refused_and_runs_again(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_joiner_whose_donor_moved_on_is_refused_and_runs_again(tmp_path: Path) -
     donor.run([rows([20])])
     with pytest.raises(errors.NotBeyondError, match="time 8"):
         other.writer(SCHEMA).commit([message], 0)
-    assert other.log().stream("other") is None
+    assert other.log().core.stream("other") is None
     other.run([rows([30])])
     assert other.log().verify().legal
 
@@ -167,9 +167,9 @@ def test_joiner_whose_donor_moved_on_is_refused_and_runs_again(tmp_path: Path) -
 def test_stream_opened_by_hand_for_the_query_is_used(tmp_path: Path) -> None:
     SinkDriver(tmp_path, **BOUNDED).run([rows([9])])
     other = SinkDriver(tmp_path, query="query-b", checkpoint="b", stream="other", **BOUNDED)
-    other.log().open_stream("other", owner="query-b", donor="main", at=15)
+    other.log().core.open_stream("other", owner="query-b", donor="main", at=15)
     other.run([rows([15, 20])])
-    assert other.log().stream("other").frontier.elements == ((19,),)
+    assert other.log().core.stream("other").frontier.elements == ((19,),)
 
 
 def test_product_times_dead_letters_and_advanced_rows(tmp_path: Path) -> None:
@@ -197,8 +197,8 @@ def test_dead_letters_are_in_the_commit_with_reason_and_clock(tmp_path: Path) ->
     assert dead["_time"].to_pylist() == dead["t"].to_pylist() == [3, 50]
     assert dead["_seq"].to_pylist() == [2, 2]
     assert dead["_at"].null_count == 0
-    assert driver.log().stream("main").reason == "bounded; 2 dead letters"
-    assert driver.log().stream("main").frontier.elements == ((8,),)
+    assert driver.log().core.stream("main").reason == "bounded; 2 dead letters"
+    assert driver.log().core.stream("main").frontier.elements == ((8,),)
 
 
 def test_advanced_rows_keep_their_payload_and_are_counted(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_advanced_rows_keep_their_payload_and_are_counted(tmp_path: Path) -> Non
     found = driver.log().messages().sort_by("id")
     assert found["_time"].to_pylist() == [9, 8, 12, 50]
     assert found["t"].to_pylist() == [9, 3, 12, 50]
-    reason = driver.log().stream("main").reason
+    reason = driver.log().core.stream("main").reason
     assert reason == "bounded: greatest time 12, lateness 1; 1 rows advanced; 1 skewed rows kept"
 
 

@@ -69,7 +69,9 @@ def states_of(folder: Path) -> list[tuple[int, list[Any], int]]:
     found = []
     for path in sorted((folder / "instance" / "collections").rglob("_delta_log")):
         log = open_log(path.parent)
-        found.append((log.version, log.frontier().to_json(), len(list(path.parent.glob("_event=message/*.parquet")))))
+        found.append(
+            (log.core.version, log.frontier().to_json(), len(list(path.parent.glob("_event=message/*.parquet"))))
+        )
     return found
 
 
@@ -169,14 +171,14 @@ def test_refused_start_takes_nothing_over(tmp_path: Path, log: Log, monkeypatch:
         instance.await_frontier("totals", 2)
         with opened(tmp_path, read_only=True) as follower:
             commands = open_log(instance.directory.commands)
-            version = commands.version
+            version = commands.core.version
             monkeypatch.setattr(compute, "_check_storage", _refuse)
             with pytest.raises(InvalidUsageError, match="other storage"):
                 opened(tmp_path)
             with pytest.raises(InvalidUsageError, match="other storage"):
                 follower.allow_writes()
             commands.refresh()
-            assert commands.version == version
+            assert commands.core.version == version
             append(log, (3, 1, 1, 5), upper=4)
             instance.await_frontier("totals", 3)
             follower.await_frontier("totals", 3)  # it goes on too

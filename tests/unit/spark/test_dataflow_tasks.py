@@ -101,7 +101,7 @@ def test_functions_of_the_user_and_large_inputs_are_jobs(tmp_path: Path, log: Lo
     for name, made in streams.items():
         scope = Scope("flow")
         made(scope.replay(log)).capture(str(tmp_path / name))
-        size = int(log.files().sizes.sum())
+        size = int(log.core.files().sizes.sum())
         tasks = Tasks(scope.storage, max_bytes_in_driver=size if name == "large" else size + 1)
         engine(scope, workers=1).advance(tasks)
         assert tasks.jobs == [1], name
@@ -173,7 +173,7 @@ def test_rows_that_need_much_memory_are_left_to_spark(tmp_path: Path) -> None:
     for log, n in zip(logs, (1_200_000, 1_200), strict=True):
         rows = pa.table({"_time": np.zeros(n, np.int64), "k": pa.repeat("a", n), "n": np.zeros(n, np.int64)})
         log.writer(owner="test").append(rows, advance_to=1)
-        assert int(log.files().sizes.sum()) < dataflow_tasks.DRIVER_BYTES
+        assert int(log.core.files().sizes.sum()) < dataflow_tasks.DRIVER_BYTES
     equal, pairs = (log.path for log in logs)
     streams: dict[str, Any] = {
         "equal": lambda scope: scope.replay(equal).aggregate(by="k", n=count()),

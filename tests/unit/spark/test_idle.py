@@ -16,7 +16,8 @@ from pyspark.sql import types as spark
 
 from spark_timely import errors
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
-from spark_timely.log import Log, MemoryLog
+from spark_timely.log import MemoryLog
+from spark_timely.log.core import LogCore
 from spark_timely.log.log import create_log
 from spark_timely.log.machine.state import CommitRequest
 from spark_timely.protocol.note import MicroBatch, Note
@@ -68,7 +69,7 @@ def watched(driver: SinkDriver, query: str = "query-a", **more: object) -> tuple
 
 
 def frontier(driver: SinkDriver) -> int:
-    ((held,),) = driver.log().stream("main").frontier.elements
+    ((held,),) = driver.log().core.stream("main").frontier.elements
     return int(held)
 
 
@@ -84,13 +85,13 @@ def test_idle_query_gives_up_its_lateness_once_and_says_why(tmp_path: Path) -> N
     assert frontier(driver) == 40
     query.looked(TIMEOUT_S + 1)
     assert watch.look()
-    state = driver.log().stream("main")
+    state = driver.log().core.stream("main")
     assert state.frontier.elements == ((51,),)
     assert state.reason == "idle: no micro-batch for 1 minute, all rows up to 50 are complete"
     assert (state.owner, state.batch, state.n_rows) == ("query-a", 0, None)
     query.looked(10 * TIMEOUT_S)
     assert not watch.look()
-    assert driver.log().stream("main").seq == state.seq
+    assert driver.log().core.stream("main").seq == state.seq
     # What comes later in order is not late, what comes behind follows lateData.
     driver.run([rows([51, 50, 70], 100)])
     assert driver.log().dead()["t"].to_pylist() == [50]
@@ -108,7 +109,7 @@ def test_restart_needs_no_memory_and_long_work_is_no_silence(tmp_path: Path) -> 
     early = type(message)(type(report)(**{**fields(report), "at": report.at - 3_600_000_000}))
     writer_clock.commit([early], 0)
     (driver.checkpoint / "commits" / "0").write_text("")
-    assert driver.log().stream("main").at == report.at - 3_600_000_000
+    assert driver.log().core.stream("main").at == report.at - 3_600_000_000
     query, watch = watched(driver)
     query.looked(TIMEOUT_S - 1)
     assert not watch.look()
@@ -129,10 +130,10 @@ def test_repeated_micro_batch_is_recognised_after_an_idle_time(tmp_path: Path) -
     query, watch = watched(driver)
     query.looked(TIMEOUT_S + 1)
     assert watch.look()
-    version = driver.log().version
+    version = driver.log().core.version
     (driver.checkpoint / "commits" / "0").unlink()
     driver.run([rows([50, 45])])
-    assert driver.log().version == version
+    assert driver.log().core.version == version
 
 
 STAGES = ("planned", "written", "committed")
@@ -168,16 +169,16 @@ def test_micro_batch_begun_in_the_advance_is_planned_after_it(tmp_path: Path, mo
     query, watch = watched(driver)
     query.looked(TIMEOUT_S + 1)
     begun = threading.Thread(target=lambda: driver.run([rows([45, 52], 10)]))
-    commit = Log.commit
+    commit = LogCore.commit
 
-    def first_the_other(self: Log, request: Any) -> Any:
+    def first_the_other(self: LogCore, request: Any) -> Any:
         if request.reason.startswith("idle"):
             begun.start()
             begun.join(0.3)  # long enough to plan, were it not for the gate
             assert begun.is_alive()
         return commit(self, request)
 
-    monkeypatch.setattr(Log, "commit", first_the_other)
+    monkeypatch.setattr(LogCore, "commit", first_the_other)
     assert watch.look()
     begun.join()
     log = driver.log()
@@ -195,10 +196,10 @@ def test_failure_of_the_gate_refuses_one_and_loses_no_row(
     driver.run([rows([50])])
     query, watch = watched(driver)
     query.looked(TIMEOUT_S + 1)
-    commit = Log.commit
+    commit = LogCore.commit
     planned: list[Any] = []
 
-    def race(self: Log, request: Any) -> Any:
+    def race(self: LogCore, request: Any) -> Any:
         if request.reason.startswith("idle"):
             (driver.checkpoint / "timely-gate").unlink()  # as by hand, or on a store that lies
             (driver.checkpoint / "offsets" / "1").write_text("")
@@ -208,7 +209,7 @@ def test_failure_of_the_gate_refuses_one_and_loses_no_row(
                 driver.writer(SCHEMA).commit(planned, 1)
         return commit(self, request)
 
-    monkeypatch.setattr(Log, "commit", race)
+    monkeypatch.setattr(LogCore, "commit", race)
     assert watch.look() == (winner == "the advance")
     if winner == "the advance":
         with pytest.raises(errors.UpperMismatchError, match="restart the query, which runs the micro-batch again"):
@@ -239,7 +240,7 @@ def test_skewed_rows_and_dead_letters_do_not_move_an_idle_stream(tmp_path: Path)
     driver = SinkDriver(tmp_path, **{**BOUNDED, "lateData": "advance", "maxFutureSkew": "100"})
     driver.run([rows([50])])
     driver.run([rows([60, 5000], 10)])
-    assert "skewed" in driver.log().stream("main").reason
+    assert "skewed" in driver.log().core.stream("main").reason
     assert greatest_seen(driver.log(), "main") == 60
     driver.run([rows([55, 5000], 20)])  # tells nothing: the frontier did not move
     driver.run([rows([], 30)])
@@ -272,9 +273,9 @@ def test_greatest_time_leaves_out_rows_too_far_in_the_future() -> None:
     far = CommitRequest(
         "main", "me", np.empty((0, 1), np.int64), np.empty(0, np.int64), bounds=np.array([[3], [99]]), n_rows=2, batch=0
     )
-    log.commit(replace(far, note=Note(batch=skewed)))
+    log.core.commit(replace(far, note=Note(batch=skewed)))
     assert greatest_seen(log, "main") == 9
-    log.commit(replace(far, batch=1, note=Note(batch=skewed, greatest=12)))
+    log.core.commit(replace(far, batch=1, note=Note(batch=skewed, greatest=12)))
     assert greatest_seen(log, "main") == 12
     log.advance("main", 50)
     assert greatest_seen(log, "main") == 12

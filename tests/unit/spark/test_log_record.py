@@ -94,12 +94,12 @@ def test_gaps_in_foreach_batch_are_meant(tmp_path: Path) -> None:
     query = Query(tmp_path)
     for batch in (2, 3, 7):
         assert query.capture(batch).committed
-    assert query.log().stream("main").note.gaps == ()
+    assert query.log().core.stream("main").note.gaps == ()
     (entry,) = read_entries(str(query.checkpoint), "query-a")
     assert entry == LogEntry(
         str(query.log_path),
         "main",
-        query.log().log_id,
+        query.log().core.log_id,
         (LogCommit(1, 2, 0), LogCommit(2, 3, 0), LogCommit(3, 7, 0)),
     )
 
@@ -135,10 +135,10 @@ def test_log_that_is_gone_is_refused_and_consent_begins_another(tmp_path: Path, 
         query.capture(5)
     assert query.log_path.exists() is (what == "replaced")
     query.capture(5, begin_at=5)
-    state = query.log().stream("main")
+    state = query.log().core.stream("main")
     assert (state.note.gaps, state.epoch) == (((0, 4),), 1)
     query.capture(6, begin_at=5)
-    assert query.log().stream("main").epoch == 1
+    assert query.log().core.stream("main").epoch == 1
 
 
 def test_several_logs_are_written_down_and_each_is_looked_at(tmp_path: Path) -> None:
@@ -175,17 +175,17 @@ def test_app_id_belongs_to_one_spark_query(tmp_path: Path) -> None:
     first, second = Query(tmp_path, "query-a"), Query(tmp_path, "query-b")
     unknown: Any = BatchFrame(1, None)
     first.capture(0, **named)
-    assert first.log().stream("main").note.batch.query == "query-a"
+    assert first.log().core.stream("main").note.batch.query == "query-a"
     # Through Connect the id is not known: what is recorded stays.
     foreach_batch.capture(unknown, 1, path=str(first.log_path), app_id="mine", **BOUNDED)
-    assert first.log().stream("main").note.batch.query == "query-a"
+    assert first.log().core.stream("main").note.batch.query == "query-a"
     with pytest.raises(errors.RolledBackError) as found:
         second.capture(2, **named)
     assert "found micro-batch 1 by Spark query 'query-a', this is Spark query 'query-b'" in str(found.value)
     assert "an app_id of its own" in str(found.value)
     assert "beginAt=2" in str(found.value)
     second.capture(2, begin_at=2, **named)
-    state = first.log().stream("main")
+    state = first.log().core.stream("main")
     assert (state.note.batch.query, state.epoch, state.note.gaps) == ("query-b", 1, ())
     with pytest.raises(errors.RolledBackError, match="this is Spark query 'query-a'"):
         first.capture(3, **named)
@@ -237,10 +237,10 @@ def test_log_that_went_back_is_not_advanced_by_the_idle_timer(tmp_path: Path) ->
     watch: IdleWatch
     query, watch = watched(driver)
     query.looked(TIMEOUT_S + 1)
-    version = driver.log().version
+    version = driver.log().core.version
     with pytest.raises(errors.RolledBackError, match="restored to an earlier state"):
         watch.look()
-    assert driver.log().version == version
+    assert driver.log().core.version == version
     assert not (driver.checkpoint / "timely-gate").exists()
 
 

@@ -54,10 +54,10 @@ def ended(
 def test_stream_of_another_query_is_not_closed(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     driver.run([rows([9])])
-    version = driver.log().version
+    version = driver.log().core.version
     with pytest.raises(errors.OwnershipError, match="owned by 'query-a', this query is 'query-b'"):
         ended(driver, "query-b").await_termination()
-    assert driver.log().version == version
+    assert driver.log().core.version == version
     driver.run([rows([10])])
     assert driver.log().messages()["_time"].to_pylist() == [9, 10]
 
@@ -74,12 +74,12 @@ def test_own_stream_is_closed_and_its_last_micro_batch_known(tmp_path: Path) -> 
     driver.run([rows([9])])
     ended(driver, "query-a").await_termination()
     assert driver.log().frontier().is_empty
-    assert driver.log().stream("main").reason == "end of query query-a"
-    version = driver.log().version
+    assert driver.log().core.stream("main").reason == "end of query query-a"
+    version = driver.log().core.version
     (driver.checkpoint / "commits" / "0").unlink()
     driver.run([rows([9])])
     ended(driver, "query-a").await_termination()
-    assert driver.log().version == version
+    assert driver.log().core.version == version
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,10 @@ def test_stream_with_an_uncommitted_micro_batch_stays_open(tmp_path: Path) -> No
 def test_query_without_input_closes_no_stream_of_an_unfit_log(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     create_log(str(driver.log_path), pa.schema([("t", pa.int64()), ("name", pa.string())]))
-    version = driver.log().version
+    version = driver.log().core.version
     with pytest.raises(errors.SchemaMismatchError, match="column 'id'"):
         ended(driver, "query-a").await_termination()
-    assert driver.log().version == version
+    assert driver.log().core.version == version
 
 
 def test_query_without_input_makes_a_complete_log(tmp_path: Path) -> None:

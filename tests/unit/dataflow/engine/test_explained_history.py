@@ -37,7 +37,7 @@ def test_state_in_its_own_output_is_explained(log: Log, tmp_path: Path) -> None:
     flow.replay(log).drop_duplicates("n").capture(out)
     assert lines_of(flow, "keeps") == [f"keeps key n, columns n, in its own output {out}: not there yet"]
     run_to_end(flow)
-    size = int(open_log(out).files().sizes.sum())
+    size = int(open_log(out).core.files().sizes.sum())
     assert lines_of(flow, "keeps") == [
         f"keeps key n, columns n, in its own output {out}: 30 rows, {size:,} bytes, since [0]"
     ]

@@ -90,8 +90,8 @@ def test_others_continue_beside_a_failure_not_tried_again(tmp_path: Path, log: L
         more(log, upper + 1)
     assert function.calls == 1
     bad = open_log(str(tmp_path / "bad"))
-    assert bad.files().paths.size == 0
-    assert list(bad.storage.names("_event=message")) == []
+    assert bad.core.files().paths.size == 0
+    assert list(bad.core.storage.names("_event=message")) == []
     assert bad.verify().legal
     # A restart tries again, and goes on where the outputs are.
     function.mended = True
@@ -277,7 +277,7 @@ def test_failed_job_is_tried_after_growing_pauses_and_noted_once(tmp_path: Path,
         clock.advance(rest * 0.25)
     assert rests == [0.5, 1.0, 2.0, 4.0]
     bad = open_log(str(tmp_path / "bad"))
-    state = bad.stream("main")
+    state = bad.core.stream("main")
     assert state is not None
     assert state.seq == 1, "told once, though each job says it in other words"
     failure = failure_of(bad, scope.sinks[0])
@@ -437,7 +437,9 @@ def test_dropped_dataflow_appends_nothing_and_others_continue(tmp_path: Path, lo
     assert {frontier(tmp_path / name) for name in ("one", "two")} == {Antichain.of(30)}
     assert frontier(tmp_path / "other") == Antichain.of(31)
     out = open_log(str(tmp_path / "one"))
-    assert {f"_event=message/{name}" for name in out.storage.names("_event=message")} == set(out.files().paths.tolist())
+    assert {f"_event=message/{name}" for name in out.core.storage.names("_event=message")} == set(
+        out.core.files().paths.tolist()
+    )
     assert out.verify().legal
     # Another run goes on with it, and the one that it was dropped from does not come back.
     engine(gone, "next").advance(runner(gone.storage))

@@ -36,7 +36,7 @@ def engine(scope: Scope, run: str) -> Engine:
 
 
 def version(folder: Path) -> int:
-    return open_log(str(folder / "out")).version
+    return open_log(str(folder / "out")).core.version
 
 
 def test_older_instance_that_is_paused_between_job_and_append(tmp_path: Path, log: Log) -> None:
@@ -55,7 +55,7 @@ def test_older_instance_that_is_paused_between_job_and_append(tmp_path: Path, lo
     with pytest.raises(OwnershipError, match=MATCH):
         made.advance(paused)
     assert version(tmp_path) == at[0], "not even its failure is written into a log that is another's"
-    assert open_log(str(tmp_path / "out")).files().paths.size == 0
+    assert open_log(str(tmp_path / "out")).core.files().paths.size == 0
     new = scope_of(log, tmp_path, 2)
     engine(new, "new").advance(runner(new.storage))
     rows = open_log(str(tmp_path / "out")).messages()["n"].to_pylist()

@@ -346,7 +346,7 @@ def test_output_begins_after_the_last_of_what_its_inputs_lack(tmp_path: Path) ->
     scope.replay(log).join(scope.replay(rates), on="n", as_of=True).capture(str(tmp_path / "out"))
     sinks, logs = scope.sinks, open_logs(scope.sinks, scope.storage)
     (sink,) = [each for each in sinks if each.path.endswith("out")]
-    state = logs[sink.path].stream("main")
+    state = logs[sink.path].core.stream("main")
     assert state is not None
     found = Beginnings(sinks, logs).later(sink, state)
     assert found is not None

@@ -55,8 +55,8 @@ def test_replaced_input_is_refused_however_far_the_new_one_is(
     scope = counts(log.path, tmp_path / "out")
     made = engine(scope)
     made.advance(runner(scope.storage))
-    before = log.log_id
-    after = remade(log.path, upper).log_id
+    before = log.core.log_id
+    after = remade(log.path, upper).core.log_id
     if not running:
         scope = counts(log.path, tmp_path / "out")
         made = engine(scope)
@@ -79,7 +79,7 @@ def test_input_replaced_before_a_commit_is_for_a_new_run_alone(tmp_path: Path, l
     scope = counts(log.path, tmp_path / "out")
     made = engine(scope)
     remade(log.path, 40)
-    with pytest.raises(DataLossError, match=f"made from id='{log.log_id}'"):
+    with pytest.raises(DataLossError, match=f"made from id='{log.core.log_id}'"):
         made.advance(runner(scope.storage))
     engine(scope).advance(runner(scope.storage))
     assert open_log(str(tmp_path / "out")).frontier() == Antichain.of(40)
@@ -90,7 +90,7 @@ def test_ids_are_found_behind_a_commit_that_somebody_else_made(tmp_path: Path, l
     engine(scope).advance(runner(scope.storage))
     open_log(str(tmp_path / "out")).advance("main", [30], reason="by hand")
     remade(log.path, 40)
-    with pytest.raises(DataLossError, match=log.log_id):
+    with pytest.raises(DataLossError, match=log.core.log_id):
         engine(scope).advance(runner(scope.storage))
 
 
@@ -103,7 +103,7 @@ def spooled(log: str, folder: Path) -> Scope:
 def test_spool_is_made_again_from_the_same_input_alone(tmp_path: Path, log: Log) -> None:
     scope = spooled(log.path, tmp_path)
     engine(scope).advance(runner(scope.storage))
-    assert ids_of(tmp_path, scope.sinks[1]) == {log.path: log.log_id}
+    assert ids_of(tmp_path, scope.sinks[1]) == {log.path: log.core.log_id}
     shutil.rmtree(tmp_path / "spool")
     log.writer(owner="test").append(pa.table({"_time": [30], "n": [1]}), advance_to=31)
     scope = spooled(log.path, tmp_path)
@@ -138,4 +138,4 @@ def test_numbers_of_a_dataflow_named_like_numbers(tmp_path: Path, log: Log) -> N
     scope = counts(log.path, tmp_path / "out", name='a {"b": 1} c')
     engine(scope).advance(runner(scope.storage))
     assert {each.operator: each.rows for each in metrics(scope)}["capture_3"] == 30
-    assert ids_of(tmp_path, scope.sinks[0]) == {log.path: log.log_id}
+    assert ids_of(tmp_path, scope.sinks[0]) == {log.path: log.core.log_id}

@@ -125,14 +125,14 @@ def test_output_closed_by_hand_is_refused_as_its_input_closes(tmp_path: Path, lo
     made = engine(scope)
     made.advance(runner(scope.storage))
     out_of(tmp_path).close("main")
-    version = out_of(tmp_path).version
+    version = out_of(tmp_path).core.version
     grow(log, None)
     if not lives:
         scope = counts(log, tmp_path)
         made = engine(scope)
     with pytest.raises(DataLossError, match=r"output at \[\], where the dataflow left it at \[30\]"):
         advance_all([made], runner(scope.storage), lives=lives)
-    assert out_of(tmp_path).version == version
+    assert out_of(tmp_path).core.version == version
     # Closed by the dataflow itself it is complete.
     shutil.rmtree(tmp_path / "out")
     for _ in range(2):
@@ -171,7 +171,7 @@ def test_stream_taken_over_is_refused_before_computing(tmp_path: Path, log: Log)
     out_of(tmp_path).writer("main", owner="import", takeover=True).append(
         pa.table({"_time": [31], "n": [7]}), advance_to=40
     )
-    version = out_of(tmp_path).version
+    version = out_of(tmp_path).core.version
     for upper in (None, 50):
         if upper is not None:
             grow(log, upper)
@@ -179,7 +179,7 @@ def test_stream_taken_over_is_refused_before_computing(tmp_path: Path, log: Log)
             made.advance(lambda *_: pytest.fail("computed for nothing"))
     with pytest.raises(OwnershipError, match="owned by 'import'"):
         engine(counts(log, tmp_path))
-    assert out_of(tmp_path).version == version
+    assert out_of(tmp_path).core.version == version
 
 
 def test_output_advanced_before_its_first_step_begins_there(tmp_path: Path, log: Log) -> None:

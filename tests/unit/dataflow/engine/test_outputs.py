@@ -195,7 +195,7 @@ def test_job_that_was_cancelled_is_not_tried_again(tmp_path: Path, log: Log, msg
     with pytest.raises(RuntimeError):
         advance_all([engine(scope)], stopped, lives=True)
     assert len(jobs) == 1
-    state = open_log(str(tmp_path / "one")).stream("main")
+    state = open_log(str(tmp_path / "one")).core.stream("main")
     assert state is not None
     assert state.seq == 0, "who is stopped has not failed"
 

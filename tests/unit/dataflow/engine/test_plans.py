@@ -53,9 +53,9 @@ def plan_of(scope: Scope, number: int = 0) -> str:
 
 def content(folder: Path, name: str = "out") -> tuple[int, int, list[str]]:
     log = open_log(str(folder / name))
-    state = log.stream("main")
+    state = log.core.stream("main")
     assert state is not None
-    return state.seq, log.version, sorted(str(path) for path in (folder / name).rglob("*.parquet"))
+    return state.seq, log.core.version, sorted(str(path) for path in (folder / name).rglob("*.parquet"))
 
 
 def more(log: Log, frontier: int | None) -> None:
@@ -97,7 +97,7 @@ def test_other_plan_is_refused_by_the_commit_however_late(
 
     def beaten(plans: Sequence[OutputPlan], tasks: Sequence[Task]) -> list[TaskResult]:
         found: list[TaskResult] = run(plans, tasks)
-        if not open_log(str(tmp_path / "out")).files().paths.size:
+        if not open_log(str(tmp_path / "out")).core.files().paths.size:
             step_of(engine(first), first)
         return found
 
@@ -106,7 +106,7 @@ def test_other_plan_is_refused_by_the_commit_however_late(
         made.advance(beaten)
     assert "another copy" not in caplog.text, "a race that was lost, and a look that noticed afterwards"
     assert open_log(str(tmp_path / "out")).frontier() == Antichain.of(10)
-    assert len(open_log(str(tmp_path / "out")).files().paths) == len(
+    assert len(open_log(str(tmp_path / "out")).core.files().paths) == len(
         list((tmp_path / "out").rglob("*message*/*.parquet"))
     )
 
@@ -247,7 +247,7 @@ def test_plan_survives_advance_by_hand_a_failure_and_a_takeover(tmp_path: Path, 
     with pytest.raises(PlanMismatchError, match=mine):
         engine(second).advance(runner(second.storage))
     out.writer("main", owner="somebody", takeover=True).advance(40)
-    state = out.stream("main")
+    state = out.core.stream("main")
     assert state is not None
     assert state.note.output is not None
     assert state.note.output.plan == mine
@@ -363,7 +363,7 @@ def test_consent_to_a_replaced_input_is_what_its_error_names(tmp_path: Path, log
     out = open_log(str(tmp_path / "out"))
     assert out.frontier() == Antichain.of(40)
     assert out.messages().num_rows == 46
-    assert newest_note(out, meant.sinks[0]).inputs[log.path].id == made.log_id
+    assert newest_note(out, meant.sinks[0]).inputs[log.path].id == made.core.log_id
 
 
 def test_complete_output_is_as_it_is_whatever_replaces_it(tmp_path: Path, log: Log) -> None:
@@ -413,7 +413,7 @@ def test_outline_in_the_note_is_short_whatever_the_plan(tmp_path: Path, log: Log
     outline = newest_note(open_log(str(tmp_path / "out")), scope.sinks[0]).outline
     assert outline is not None
     assert len(outline) <= 510
-    assert outline.splitlines()[0] == f"replay of log {log.log_id[:8]}"
+    assert outline.splitlines()[0] == f"replay of log {log.core.log_id[:8]}"
     assert outline.splitlines()[-1] == "…"
 
 

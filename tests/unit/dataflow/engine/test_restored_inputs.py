@@ -18,6 +18,7 @@ from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import DataLossError, PlanMismatchError
 from spark_timely.log import Log
+from spark_timely.log.core import LogCore
 from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.note import InputNote
 from spark_timely.protocol.replay import Limits
@@ -131,7 +132,7 @@ def test_input_put_back_under_a_running_query_is_noticed(tmp_path: Path, log: Lo
 @pytest.mark.parametrize("running", [False, True])
 def test_input_restored_by_delta_is_one_that_was_put_back(tmp_path: Path, log: Log, running: bool) -> None:
     """RESTORE is a version of the table like any other: whoever follows the log is not loaded again."""
-    version = log.version
+    version = log.core.version
     grow(log.path, 40, n=1)
     scope = rows_of(tmp_path, log.path)
     made = engine(scope)
@@ -297,13 +298,13 @@ def compacted(log: Log) -> None:
 
 
 def tidied(log: Log) -> None:
-    log.tidy()
+    log.core.tidy()
 
 
 def merged(log: Log) -> None:
     """By commits alone, as a writer does it by the way."""
     writer = log.writer(owner="test")
-    log.merge_every = 4
+    log.core.merge_every = 4
     for _ in range(9):
         at = log.frontier().elements[0][0]
         writer.append(pa.table({"_time": [at], "n": [at]}), advance_to=at + 1)
@@ -349,20 +350,20 @@ def test_step_looks_at_no_commit_that_it_has_seen(tmp_path: Path, log: Log, monk
     scope = rows_of(tmp_path, log.path)
     run(scope)
     looked: list[int] = []
-    look = Log.commits_of
+    look = LogCore.commits_of
 
-    def noted(self: Log, wanted: dict[str, int]) -> object:
+    def noted(self: LogCore, wanted: dict[str, int]) -> object:
         looked.extend(wanted.values())
         return look(self, wanted)
 
-    monkeypatch.setattr(Log, "commits_of", noted)
+    monkeypatch.setattr(LogCore, "commits_of", noted)
     made = engine(scope)
     for upper in (40, 50, 60):
         grow(log.path, upper)
         made.advance(runner(scope.storage))
     assert looked == [3, 1], "of `main` and of `#open`, at the start"
     looked.clear()
-    made._logs[log.path].store._reload()  # type: ignore[attr-defined]
+    made._logs[log.path].core.store._reload()  # type: ignore[attr-defined]
     made.advance(runner(scope.storage))
     assert looked == []
     grow(log.path, 70)

@@ -54,8 +54,8 @@ def test_failure_stops_its_output_alone_and_leaves_no_file(tmp_path: Path, log: 
         made.advance(runner(scope.storage))
     bad, good = open_log(str(tmp_path / "bad")), open_log(str(tmp_path / "good"))
     assert (bad.frontier(), good.frontier()) == (Antichain.of(10), Antichain.of(30))
-    on_disk = {f"_event=message/{name}" for name in bad.storage.names("_event=message")}
-    assert on_disk == set(bad.files().paths.tolist())
+    on_disk = {f"_event=message/{name}" for name in bad.core.storage.names("_event=message")}
+    assert on_disk == set(bad.core.files().paths.tolist())
 
 
 def test_who_loses_a_race_deletes_its_files_and_goes_on(tmp_path: Path, log: Log) -> None:
@@ -72,8 +72,8 @@ def test_who_loses_a_race_deletes_its_files_and_goes_on(tmp_path: Path, log: Log
     assert [step.won for step in done] == [False]
     assert [(step.won, step.n_rows, step.upper.to_json()) for step in turns[0]] == [(True, 90, [30])]
     out = open_log(str(tmp_path / "out"))
-    on_disk = {f"_event=message/{name}" for name in out.storage.names("_event=message")}
-    assert on_disk == set(out.files().paths.tolist())
+    on_disk = {f"_event=message/{name}" for name in out.core.storage.names("_event=message")}
+    assert on_disk == set(out.core.files().paths.tolist())
 
 
 def test_steps_take_what_the_limits_allow(tmp_path: Path, log: Log) -> None:
@@ -233,7 +233,9 @@ def made_of(tmp_path: Path, log: Log, times: int = 1, **settings: object) -> tup
 
 def only_named_files(path: Path) -> bool:
     log = open_log(str(path))
-    return {f"_event=message/{name}" for name in log.storage.names("_event=message")} == set(log.files().paths.tolist())
+    return {f"_event=message/{name}" for name in log.core.storage.names("_event=message")} == set(
+        log.core.files().paths.tolist()
+    )
 
 
 def test_jobs_have_more_steps_as_long_as_they_are_quick(tmp_path: Path, log: Log) -> None:
@@ -245,7 +247,7 @@ def test_jobs_have_more_steps_as_long_as_they_are_quick(tmp_path: Path, log: Log
     assert [(step.lower.to_json(), step.n_rows, step.n_tasks, step.won) for step in done] == [
         ([time], 3, 1, True) for time in range(30)
     ]
-    assert open_log(str(tmp_path / "out")).stream("main").seq == 30  # type: ignore[union-attr]
+    assert open_log(str(tmp_path / "out")).core.stream("main").seq == 30  # type: ignore[union-attr]
 
 
 def test_steps_of_a_job_take_a_second_while_news_may_come(tmp_path: Path, log: Log) -> None:
@@ -259,7 +261,7 @@ def test_steps_of_a_job_take_a_second_while_news_may_come(tmp_path: Path, log: L
 
 
 def test_steps_of_a_job_stay_within_the_bytes_of_one(tmp_path: Path, log: Log) -> None:
-    size = int(log.files().sizes.sum())
+    size = int(log.core.files().sizes.sum())
     scope, clock = Scope("flow"), ManualClock()
     scope.replay(log).capture(str(tmp_path / "out"))
     jobs = Jobs(scope, clock)

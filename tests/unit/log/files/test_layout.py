@@ -87,8 +87,8 @@ def test_contents_and_hash_are_the_same_whatever_the_split(lateness: list[int], 
             writer.append(pa.table({"_time": times, "v": values}), advance_to=950)
         report = log.verify()
         assert report.legal, report.problems
-        found.append((report.digest, log.messages()["v"].to_pylist(), log.stream("main")))
-        assert len(log.files()) <= (MOST_PARTS if narrow else 1)
+        found.append((report.digest, log.messages()["v"].to_pylist(), log.core.stream("main")))
+        assert len(log.core.files()) <= (MOST_PARTS if narrow else 1)
     assert found[0][:2] == found[1][:2]
     assert found[0][2].bounds.tolist() == found[1][2].bounds.tolist()
 
@@ -99,7 +99,7 @@ def test_writer_of_a_trickle_writes_few_files_and_narrow_ones() -> None:
     times = trickle(np.random.default_rng(3), 0.05)[:, 0]
     values = [f"{n:040d}" for n in np.random.default_rng(3).integers(0, 1 << 60, len(times))]
     writer.append(pa.table({"_time": pa.array(times).cast(pa.timestamp("us", "UTC")), "v": values}))
-    index = log.files()
+    index = log.core.files()
     spans = (index.max_times - index.min_times)[:, 0]
     assert 2 <= len(index) <= MOST_PARTS
     assert spans[np.argmax(index.rows)] < 3 * SECOND

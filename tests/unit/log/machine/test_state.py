@@ -20,7 +20,7 @@ def test_states_of_two_handles_are_equal_with_and_without_rows(tmp_path: Path) -
             writer.advance([[4, 4]])
         else:
             writer.append(rows)
-        mine, other = open_log(path).stream("main"), open_log(path).stream("main")
+        mine, other = open_log(path).core.stream("main"), open_log(path).core.stream("main")
         assert mine == other
         assert mine is not None
         assert hash(mine) == hash(other)

@@ -44,11 +44,11 @@ def test_checkpoint_that_another_process_put_is_no_failure(tmp_path: Path, *, di
     writer = log.writer(owner="me")
     for time in range(3):
         writer.append({"_time": [time], "v": [time]}, advance_to=time + 1)
-    rows = put_checkpoint(log.storage, log.version, 0)  # type: ignore[arg-type]
+    rows = put_checkpoint(log.core.storage, log.core.version, 0)  # type: ignore[arg-type]
     if died:
-        log.storage.delete(LAST_CHECKPOINT)
-    assert put_checkpoint(log.storage, log.version, 0) == rows  # type: ignore[arg-type]
-    assert read_checkpoints(log.storage).newest == log.version
-    log.tidy()
-    assert not log.upkeep_problems()
+        log.core.storage.delete(LAST_CHECKPOINT)
+    assert put_checkpoint(log.core.storage, log.core.version, 0) == rows  # type: ignore[arg-type]
+    assert read_checkpoints(log.core.storage).newest == log.core.version
+    log.core.tidy()
+    assert not log.core.upkeep_problems()
     assert open_log(log.path).messages()["v"].to_pylist() == [0, 1, 2]

@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_timely.errors import DataLossError, InvalidOptionError, StorageError
-from spark_timely.log import Log
-from spark_timely.log import log as logs
+from spark_timely.log import Log, core
 from spark_timely.log.background import finish_upkeep
 from spark_timely.log.files.parquet import expect_columns, read_file
 from spark_timely.log.log import create_log, open_log
@@ -114,20 +113,20 @@ def test_poll_that_finds_nothing_is_one_request(log: Log, asked: Counter[str]) -
 
 
 def test_snapshot_of_a_minute_ago_is_looked_at_again(log: Log, asked: Counter[str]) -> None:
-    log.store._seen = tuple(at - 2 * delta_store._SEEN_S for at in log.store._seen)
+    log.core.store._seen = tuple(at - 2 * delta_store._SEEN_S for at in log.core.store._seen)
     asked.clear()
-    assert not log.store.refresh()
+    assert not log.core.store.refresh()
     assert asked == {"get": 1, "head": 1}
     asked.clear()
-    assert not log.store.refresh()
+    assert not log.core.store.refresh()
     assert asked == {"get": 1}
 
 
 def test_clock_that_was_put_back_is_not_believed(log: Log, asked: Counter[str]) -> None:
-    wall, monotonic = log.store._seen
-    log.store._seen = wall + 3600, monotonic
+    wall, monotonic = log.core.store._seen
+    log.core.store._seen = wall + 3600, monotonic
     asked.clear()
-    log.store.refresh()
+    log.core.store.refresh()
     assert asked == {"get": 1, "head": 1}
 
 
@@ -137,7 +136,7 @@ def test_news_are_one_request_each_and_one_look(log: Log, url: str, asked: Count
     for i in range(4):
         writer.append(rows(i), advance_to=i)
     asked.clear()
-    assert other.store.refresh()
+    assert other.core.store.refresh()
     assert asked == {"get": 6, "head": 1}  # an entry opened the stream
 
 
@@ -146,13 +145,13 @@ def test_opening_takes_few_requests(log: Log, url: str, asked: Counter[str]) -> 
     for i in range(45):
         writer.append(rows(i), advance_to=i)
     finish_upkeep()
-    newest = log.store._upkeep._newest
+    newest = log.core.store._upkeep._newest
     assert newest is not None
     assert newest[0] > 0
     asked.clear()
     again = open_log(url)
     assert again.frontier().to_json() == [44]
-    assert sum(asked.values()) <= 8 + again.version - newest[0]
+    assert sum(asked.values()) <= 8 + again.core.version - newest[0]
     assert asked["list"] + asked["list_with_delimiter"] == 1
 
 
@@ -165,7 +164,7 @@ def test_small_file_is_one_request(log: Log, asked: Counter[str]) -> None:
 
 def test_upkeep_takes_no_request_of_the_append(url: str, asked: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
     jobs: list[Callable[[], None]] = []
-    monkeypatch.setattr(logs, "run_aside", lambda log, job: jobs.append(job))
+    monkeypatch.setattr(core, "run_aside", lambda log, job: jobs.append(job))
     log = create_log(url, VALUES, minimum=(0,), merge_every=20)
     writer = log.writer(owner="me")
     for i in range(60):
@@ -178,9 +177,9 @@ def test_upkeep_takes_no_request_of_the_append(url: str, asked: Counter[str], mo
     while jobs:
         jobs.pop(0)()
     log.refresh()
-    assert len(log.files()) < 60
-    assert log.store._upkeep._newest[0] > 40
-    assert not log.store.problems()
+    assert len(log.core.files()) < 60
+    assert log.core.store._upkeep._newest[0] > 40
+    assert not log.core.store.problems()
     assert open_log(url).messages()["v"].to_pylist() == list(range(60))
     assert log.verify().legal
 
@@ -191,7 +190,7 @@ def test_checkpoint_reads_no_entry_again(log: Log, asked: Counter[str]) -> None:
         writer.append(rows(i), advance_to=i)
     finish_upkeep()
     asked.clear()
-    log.tidy()
+    log.core.tidy()
     assert asked["get"] <= 4
     assert asked["put"] == 2
 
@@ -203,10 +202,10 @@ def test_upkeep_goes_on_beside_the_writers(url: str) -> None:
         writer.append(rows(i), advance_to=i)
     finish_upkeep()
     log.refresh()
-    assert len(log._states.files("progress")) < 120
-    assert log.store._upkeep._newest[0] >= 20
+    assert len(log.core.states.files("progress")) < 120
+    assert log.core.store._upkeep._newest[0] >= 20
     assert open_log(url).messages()["v"].to_pylist() == list(range(120))
-    assert not log.store.problems()
+    assert not log.core.store.problems()
 
 
 # A store without conditional puts ------------------------------------------------------------------
@@ -267,7 +266,7 @@ def test_entry_deleted_during_the_probe_is_no_proof(log: Log, url: str, monkeypa
     writer = log.writer(owner="me")
     monkeypatch.setattr(cloud, "_excluding", set())
     storage = CloudStorage(url)
-    entry = f"_delta_log/{log.version:020d}.json"
+    entry = f"_delta_log/{log.core.version:020d}.json"
     content = bytes(storage.read(entry))
     assert storage.kept(entry) is None
     storage.find(entry)
@@ -309,21 +308,21 @@ def test_error_of_the_store_is_no_damage(
 ) -> None:
     table = pa.table({"_time": range(300_000), "v": range(300_000)})
     log.writer(owner="me").append(table)
-    (path,) = log._states.files("message").paths.tolist()
+    (path,) = log.core.states.files("message").paths.tolist()
     with monkeypatch.context() as patch:
         break_calls(patch, name, lambda asked: asked == path, said)
         with pytest.raises(StorageError, match=found) as told:
-            read_file(log.storage, path, log.format.data_schema)
+            read_file(log.core.storage, path, log.core.format.data_schema)
     assert not isinstance(told.value, DataLossError)
     assert "Debug" not in str(told.value)
     assert "\x1b" not in str(told.value)
-    assert read_file(log.storage, path, log.format.data_schema).num_rows == 300_000
+    assert read_file(log.core.storage, path, log.core.format.data_schema).num_rows == 300_000
 
 
 def test_file_that_is_not_there_is_lost(log: Log) -> None:
     log.writer(owner="me").append(rows(1))
-    (path,) = log._states.files("message").paths.tolist()
-    log.storage.delete(path)
+    (path,) = log.core.states.files("message").paths.tolist()
+    log.core.storage.delete(path)
     with pytest.raises(DataLossError, match="no such file"):
         log.messages()
 
@@ -506,7 +505,7 @@ def test_error_behind_an_entry_that_was_put_deletes_nothing(
 ) -> None:
     """The look behind a put that took long fails: what the entry names is part of the log."""
     writer = log.writer(owner="me")
-    entry = f"{log.version + 1:020d}.json"
+    entry = f"{log.core.version + 1:020d}.json"
     with monkeypatch.context() as patch:
         patch.setattr("spark_timely.log.store.delta._SEEN_S", -1.0)
         break_calls(patch, "head", lambda path: entry in CloudStorage(url).names("_delta_log"), BUSY)
@@ -654,7 +653,7 @@ def test_answer_that_breaks_off_each_time_is_an_error(url: str, monkeypatch: pyt
 
 
 def test_many_files_are_deleted_by_few_requests(log: Log, asked: Counter[str]) -> None:
-    storage = log.storage
+    storage = log.core.storage
     paths = [f"_event=message/{number:04d}.parquet" for number in range(1500)]
     for path in paths[:1400]:
         storage.write(path, b"abc")
@@ -680,4 +679,4 @@ def test_request_that_deletes_many_may_fail(log: Log, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(obstore, "delete", refuse)
     with pytest.raises(StorageError, match=r"could not delete log .*: found AccessDenied: access denied"):
-        log.storage.delete_all(["a", "b"])
+        log.core.storage.delete_all(["a", "b"])

@@ -50,8 +50,8 @@ def test_random_histories_have_the_frontier_of_the_opened_log(log_path: str, see
         if stream not in times:
             if log.streams() and log.frontier().is_empty:
                 break
-            times[stream] = log.open_stream(stream, owner="me").counts.times.min()
-        state = log.stream(stream)
+            times[stream] = log.core.open_stream(stream, owner="me").counts.times.min()
+        state = log.core.stream(stream)
         if state is None or state.closed:
             continue
         times[stream] = max(times[stream], state.frontier.elements[0][0]) + draw.randint(0, 3)
@@ -113,17 +113,17 @@ def test_behind_what_others_changed_there_is_none(log: Log) -> None:
 
 
 def cut(log: Log) -> None:
-    entry = Path(log.path, "_delta_log", f"{log.version:020}.json")
+    entry = Path(log.path, "_delta_log", f"{log.core.version:020}.json")
     entry.write_bytes(entry.read_bytes().splitlines(keepends=True)[0])
 
 
 def empty(log: Log) -> None:
-    Path(log.path, "_delta_log", f"{log.version - 1:020}.json").write_bytes(b"")
+    Path(log.path, "_delta_log", f"{log.core.version - 1:020}.json").write_bytes(b"")
 
 
 def copied(log: Log) -> None:
     folder = Path(log.path, "_delta_log")
-    shutil.copy(folder / f"{log.version:020}.json", folder / f"{log.version + 1:020}.json")
+    shutil.copy(folder / f"{log.core.version:020}.json", folder / f"{log.core.version + 1:020}.json")
 
 
 def half_written(log: Log) -> None:
