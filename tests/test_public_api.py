@@ -8,9 +8,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import cast
 
+import pyarrow as pa
 import pytest
 
 import spark_timely
@@ -45,6 +47,8 @@ PUBLIC = [
     "wait",
 ]
 MOST_NAMES = 25
+# Of a log, properties and `core` counted in: what no page and no example uses is of its core.
+MOST_OF_A_LOG = 30
 # Modules of names for users, each with those that are found nowhere else.
 BESIDE = ["spark_timely.answers", "spark_timely.functions", "spark_timely.spark", "spark_timely.typing"]
 
@@ -71,6 +75,12 @@ def test_all_is_the_committed_list_in_order() -> None:
 
 def test_root_has_few_names() -> None:
     assert len(PUBLIC) <= MOST_NAMES
+
+
+def test_log_has_few_names(tmp_path: Path) -> None:
+    log = spark_timely.create_log(tmp_path / "log", pa.schema([("v", pa.int64())]))
+    names = [name for name in dir(log) if not name.startswith("_")]
+    assert len(names) <= MOST_OF_A_LOG, names
 
 
 @pytest.mark.parametrize("module", ["spark_timely", "spark_timely.interop", "spark_timely.log", *BESIDE])

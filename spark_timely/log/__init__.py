@@ -3,7 +3,8 @@
 A commit goes from a `CommitRequest` through `decide`, which says by the states of the streams what becomes of it
 (`machine`), to Parquet files of messages and progress (`files`), and by the one commit loop into the table (`store`). A
 reader goes the other way: the files that are live in the table's snapshot, the states of the streams that the newest
-progress files say (`streams`), and the rows (`reader`). A `Log` is one handle on all of it.
+progress files say (`streams`), and the rows (`reader`). A `LogCore` (`core`) is one handle on all of
+it for the library, a `Log` is that handle for users.
 
 Examples
 --------

@@ -1,8 +1,8 @@
 """A capture log: create one or open one, read from it, append to it, keep it small.
 
-A `Log` is one handle. Its parts: a `Store` that keeps the table, with a snapshot of it; the `StreamStates` of that
-snapshot; and functions over both that commit (`commit`), read (`reader`), merge files (`compaction`) and check
-(`verify`). What a commit may do is decided by pure functions (`machine`).
+A `Log` is one handle, with what users do with a log. Below it is a `LogCore`: a `Store` that keeps the table, with a
+snapshot of it; the `StreamStates` of that snapshot; and functions over both that commit (`commit`), read (`reader`),
+merge files (`compaction`) and check (`verify`). What a commit may do is decided by pure functions (`machine`).
 
 Invariants
 ----------
@@ -78,7 +78,6 @@ from spark_timely.log.store.urls import identity
 from spark_timely.log.vacuum import VacuumReport, vacuum
 from spark_timely.log.verify import VerifyReport, verify_log
 from spark_timely.log.writer import StreamWriter, downgrade_to
-from spark_timely.masking import masked_logger
 from spark_timely.notebook import counted, facts_table, page, shown_in_notebook, sized, table
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts
@@ -98,12 +97,7 @@ if TYPE_CHECKING:
     from spark_timely.time.domain import FrontierLike, TimeDomain, TimeLike, TimeTypeName
 
 
-logger = masked_logger(__name__)
-
 _MOST_STREAMS: Final = 2**31 - 1
-
-_TIDYING, _MERGING = "tidying the table's log", "merging small files"
-_DELETING = "deleting replaced files"
 
 
 class Log:
@@ -123,6 +117,11 @@ class Log:
         Whether files of messages and dead letters are merged so too, not only those of progress.
     auto_vacuum : bool
         Whether files that were replaced are deleted after commits, once the table keeps them no longer.
+
+    Attributes
+    ----------
+    core : LogCore
+        What the library's own parts work with: files, commits, states. No program needs it, and it may change.
 
     Examples
     --------

@@ -15,9 +15,9 @@ PAGE = ROOT / "docs" / "internals" / "designs" / "deletes.md"
 
 # What deletes whatever it is called on, and what does as a function of these modules.
 ALWAYS = {"unlink", "rmtree", "rmdir", "removedirs", "renames", "rename", "truncate", "delete", "delete_all", "vacuum"}
-ALWAYS |= {"write_text", "write_bytes"}
+ALWAYS |= {"write_text", "write_bytes", "discard_job", "discard_refused"}
 # Functions of ours that delete what they are told to: whoever calls them has to know that it is its own.
-TOLD = {"delete", "delete_files", "discard", "discard_job", "discard_refused", "remove", "tidy"}
+TOLD = {"delete", "delete_files", "discard", "remove", "tidy"}
 OF_MODULES = {"os": {"remove", "replace", "link"}, "shutil": {"move", "copytree"}, "pathlib": set[str]()}
 MADE_FOR_A_WHILE = {"TemporaryDirectory", "mkdtemp", "NamedTemporaryFile"}
 # In texts for Spark and Delta, whole words; and what makes a query of the user's that deletes.
