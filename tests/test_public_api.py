@@ -65,6 +65,8 @@ def public(name: str) -> object:
 
 
 EVERY = [*PUBLIC, *names_beside()]
+# Further packages of the reference.
+USED = {part: importlib.import_module(f"spark_timely.{part}").__all__ for part in ("interop", "testing")}
 
 
 def test_all_is_the_committed_list_in_order() -> None:
@@ -156,6 +158,57 @@ def test_public_name_is_annotated(name: str) -> None:
         for parameter in signature.parameters.values():
             if parameter.name not in {"self", "cls"}:
                 assert parameter.annotation is not inspect.Parameter.empty, f"{label}({parameter.name})"
+
+
+MOST_POSITIONAL, MOST_KEYWORDS = 4, 8
+# What has more keyword parameters, and why they are not fewer.
+MANY_KEYWORDS = {
+    "create_log": "A log is made once: what it is, what it keeps and how its handle writes are said by name.",
+    "ContinualTask": "A task is said whole, as CREATE CONTINUAL TASK is: what it reads, computes and writes.",
+    "ComputeInstance": "Each says what a start may do with a directory that others began: follow, move, adopt, leave.",
+    "ComputeInstance.continual_task": "Those of ContinualTask, by the same names.",
+    "Dataflow.start": "Four limits of a step, each of another resource, beside what is run, when, and what it retains.",
+    "Log.writer": "The options of the sink that a writer has too, by the same names.",
+    "answers.start_peek": "Those of peek, by the same names.",
+    "interop.CaptureReader": "What the bytes of a capture do not say of themselves: types, version, place, limits.",
+    "interop.export_log": "What a reader of the files must know and a log does not say: types, columns, names, layout.",
+    "peek": "The clauses of a SELECT, by their names in SQL, and what an answer may cost.",
+    "subscribe": "The options of Materialize's SUBSCRIBE, by their names, and those of a name that outlasts a process.",
+    "typing.Stream.upsert": "Those of create_auto_cdc_flow in Spark's declarative pipelines, by their names there.",
+}
+
+
+def callables(name: str) -> list[tuple[str, object]]:
+    """Return what a name lets one call, with labels: a function, or a class and its methods."""
+    value = public(name)
+    if not inspect.isclass(value):
+        return [] if isinstance(value, ModuleType) else [(name, value)]
+    # Nobody makes one of those that are returned.
+    made = [] if name.startswith("spark_timely.typing.") else [(name, value)]
+    methods = inspect.getmembers(value, inspect.isroutine)
+    return made + [(f"{name}.{label}", method) for label, method in methods if not label.startswith("_")]
+
+
+CALLED = [
+    each
+    for name in [*EVERY, *(f"spark_timely.{part}.{name}" for part, names in USED.items() for name in names)]
+    for each in callables(name)
+]
+
+
+@pytest.mark.parametrize(("label", "called"), CALLED, ids=[label for label, _ in CALLED])
+def test_signature_can_be_learnt(label: str, called: Callable[..., object]) -> None:
+    parameters = [each for each in inspect.signature(called).parameters.values() if each.name not in {"self", "cls"}]
+    positional = [each for each in parameters if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}]
+    assert len(positional) <= MOST_POSITIONAL, [each.name for each in positional]
+    keywords = [each.name for each in parameters if each.kind == each.KEYWORD_ONLY]
+    # Each line of the list is needed.
+    assert (len(keywords) > MOST_KEYWORDS) == (label.removeprefix("spark_timely.") in MANY_KEYWORDS), keywords
+
+
+def test_each_line_of_many_keywords_is_of_something() -> None:
+    assert set(MANY_KEYWORDS) <= {label.removeprefix("spark_timely.") for label, _ in CALLED}
+    assert all(argument.endswith(".") for argument in MANY_KEYWORDS.values())
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -87,7 +87,8 @@ class PeekExplanation:
         Why it was no index, as text; empty where it was one.
     domain : TimeDomain
         Of the log.
-    at : tuple of int
+    as_of : tuple of int
+        The time of the rows.
     since, upper : Antichain
         Frontiers of the log.
     index : str or None
@@ -103,7 +104,7 @@ class PeekExplanation:
     way: Literal["nothing", "index", "log", "job"]
     why: str
     domain: TimeDomain
-    at: tuple[int, ...]
+    as_of: tuple[int, ...]
     since: Antichain
     upper: Antichain
     index: str | None = None
@@ -120,14 +121,14 @@ class PeekExplanation:
         >>> from spark_timely.time.antichain import Antichain
         >>> from spark_timely.time.domain import TimeDomain
         >>> made = PeekExplanation("log", "", TimeDomain(("date",)), (3,), Antichain.of(0), Antichain.of(5))
-        >>> made.to_dict()["at"], made.to_dict()["upper"]
+        >>> made.to_dict()["as_of"], made.to_dict()["upper"]
         ('1970-01-04', ['1970-01-06'])
         """
         domain = self.domain
         return {
             "way": self.way,
             "why": self.why,
-            "at": domain.time_to_json(self.at),
+            "as_of": domain.time_to_json(self.as_of),
             "since": domain.frontier_to_json(self.since),
             "upper": domain.frontier_to_json(self.upper),
             "index": self.index,
@@ -177,7 +178,7 @@ class _Request:
     """The arguments of a peek, as they were given."""
 
     target: str | os.PathLike[str] | Log
-    at: TimeLike | None
+    as_of: TimeLike | None
     keys: KeysLike | None
     where: str | None
     select: str | Sequence[str] | None
@@ -191,7 +192,6 @@ class _Request:
     storage_options: Mapping[str, str] | None = field(repr=False)
     scan_limit: int
     job: Job | None
-    failure: Callable[[], Exception | None] | None
 
 
 class Peek:
@@ -201,7 +201,7 @@ class Peek:
     --------
     >>> from spark_timely.log import MemoryLog
     >>> log = MemoryLog.create(pa.schema([("v", pa.string())]), kind="collection", minimum=(0,))
-    >>> begun = start_peek(log, at=5)
+    >>> begun = start_peek(log, as_of=5)
     >>> begun.cancel(), begun.cancel(), begun.answer
     (True, False, Canceled())
     """
@@ -279,7 +279,7 @@ def peek(
     target: str | os.PathLike[str] | Log,
     /,
     *,
-    at: TimeLike | None = None,
+    as_of: TimeLike | None = None,
     keys: KeysLike | None = None,
     where: str | None = None,
     select: str | Sequence[str] | None = None,
@@ -293,17 +293,16 @@ def peek(
     scan_limit: int = SCAN_LIMIT_BYTES,
     job: Job | None = None,
     explain: Callable[[PeekExplanation], object] | None = None,
-    failure: Callable[[], Exception | None] | None = None,
 ) -> pa.Table:
-    """Return the rows that a log has at a time.
+    """Return the rows that a log has as of a time.
 
-    The contents of a collection are the rows whose diffs at times up to `at` sum to more than zero; those of a stream
-    are its messages at times up to `at`. Conditions and columns are applied before rows are counted.
+    The contents of a collection are the rows whose diffs at times up to `as_of` sum to more than zero; those of a
+    stream are its messages at times up to `as_of`. Conditions and columns are applied before rows are counted.
 
     Parameters
     ----------
     target : path or Log
-    at : time, optional
+    as_of : time, optional
         Waited for until it is complete. Unless given, the newest time that is.
     keys : mapping or pyarrow.Table, optional
         Rows of these keys alone: ``{"k": [1, 2]}``, ``{("a", "b"): [(1, "x")]}``, or a table. None there means null. An
@@ -333,8 +332,6 @@ def peek(
         Answers a plan that would read more; without it that is an error.
     explain : callable, optional
         Receives how the peek was answered.
-    failure : callable, optional
-        Says why what maintains the log has failed, if it has: then a time beyond the log's frontier is not waited for.
 
     Returns
     -------
@@ -373,17 +370,17 @@ def peek(
     >>> _ = log.writer(owner="me").append(rows, advance_to=3)
     >>> peek(log, keys={"k": ["c", "a"]}, order_by="n").to_pylist()
     [{'k': 'a', 'n': 7, '_diff': 1}, {'k': 'c', 'n': 9, '_diff': 2}]
-    >>> peek(log, at=1, select="n").to_pylist()
+    >>> peek(log, as_of=1, select="n").to_pylist()
     [{'n': 7, '_diff': 1}]
-    >>> peek(log, at=3, timeout_s=0)
+    >>> peek(log, as_of=3, timeout_s=0)
     Traceback (most recent call last):
     ...
     spark_timely.errors.WaitTimeoutError: [TIMELY_WAIT_TIMEOUT] could not peek log 'memory' at 3: found since=[0], \
 upper=[3] after 0 seconds — hint: ...
     """
     request = _Request(
-        target, at, keys, where, select, order_by, limit, offset, max_bytes, forgotten, timeout_s,
-        storage_options, scan_limit, job, failure,
+        target, as_of, keys, where, select, order_by, limit, offset, max_bytes, forgotten, timeout_s,
+        storage_options, scan_limit, job,
     )  # fmt: skip
     # Nobody else knows of it: nobody cancels it, and no thread is needed.
     answer = _answered(request, _NEVER)
@@ -397,7 +394,7 @@ def start_peek(
     target: str | os.PathLike[str] | Log,
     /,
     *,
-    at: TimeLike | None = None,
+    as_of: TimeLike | None = None,
     keys: KeysLike | None = None,
     where: str | None = None,
     select: str | Sequence[str] | None = None,
@@ -410,15 +407,14 @@ def start_peek(
     storage_options: Mapping[str, str] | None = None,
     scan_limit: int = SCAN_LIMIT_BYTES,
     job: Job | None = None,
-    failure: Callable[[], Exception | None] | None = None,
 ) -> Peek:
     """Begin a peek that is answered in a thread of its own.
 
     Parameters
     ----------
-    target, at, keys, where, select, order_by, limit, offset, max_bytes, forgotten, timeout_s, storage_options
+    target, as_of, keys, where, select, order_by, limit, offset, max_bytes, forgotten, timeout_s, storage_options
         As for `peek`.
-    scan_limit, job, failure
+    scan_limit, job
         As for `peek`.
 
     Returns
@@ -436,8 +432,8 @@ def start_peek(
     ([{'v': 'a', '_diff': 1}], 'log')
     """
     begun = Peek(
-        _Request(target, at, keys, where, select, order_by, limit, offset, max_bytes, forgotten, timeout_s,
-                 storage_options, scan_limit, job, failure)
+        _Request(target, as_of, keys, where, select, order_by, limit, offset, max_bytes, forgotten, timeout_s,
+                 storage_options, scan_limit, job)
     )  # fmt: skip
     _threads.begin(begun._run)
     return begun
@@ -580,20 +576,20 @@ def _check(attempt: str, request: _Request) -> None:
 def _time_of(attempt: str, known: _Known, request: _Request) -> tuple[int, ...]:
     """Return the time that is asked for: as given, or the newest that is complete."""
     domain, upper = known.domain, known.upper
-    if request.at is not None:
-        return domain.parse_time(request.at)
+    if request.as_of is not None:
+        return domain.parse_time(request.as_of)
     if upper.is_empty:
         # All that there is: no time comes after the greatest of the type.
         return tuple(kind.hi for kind in domain.types)
     if domain.arity > 1:
         msg = f"{attempt}: found times of {domain.arity} coordinates, of which none is the newest: {known.frontiers}"
-        raise InvalidUsageError(msg, hint="give the time as at=(…)")
+        raise InvalidUsageError(msg, hint="give the time as as_of=(…)")
     newest = upper.elements[0][0] - 1
     if newest < domain.minimum[0]:
         msg = f"{attempt}: found no time that is complete: {known.frontiers}"
         raise NotBeyondError(
             msg,
-            hint="wait for the first commit that closes a time, or give at=… to wait for it",
+            hint="wait for the first commit that closes a time, or give as_of=… to wait for it",
             time=domain.minimum,
             frontier=upper.to_json(),
         )
@@ -635,12 +631,7 @@ def _waited(attempt: str, log: Log, at: tuple[int, ...], request: _Request, over
         known = _known(log)
         # It may have moved past the time while that was waited for.
         _check_since(attempt, known, at, request)
-        if not known.upper.less_equal(at):
-            return True
-        error = None if request.failure is None else request.failure()
-        if error is not None:
-            raise error
-        return False
+        return not known.upper.less_equal(at)
 
     poll_s = _POLL_S if log.core.storage.local else _FAR_POLL_S
     done = wait_until(look, timeout_s=request.timeout_s, poll_s=poll_s, now=clock.monotonic, pause=pause)

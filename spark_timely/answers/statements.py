@@ -101,7 +101,7 @@ class PeekStatement:
         Columns, each with ``asc`` or ``desc``, and ``first`` or ``last`` for nulls.
     limit : int or None
     offset : int
-    as_of, at_least : time or None
+    as_of, as_of_at_least : time or None
         At most one of them is given.
     qualifier : str or None
         What stood before the columns, if anything: the table, or its alias. Where the log has a column of this name,
@@ -116,7 +116,7 @@ class PeekStatement:
     limit: int | None = None
     offset: int = 0
     as_of: Time | None = None
-    at_least: Time | None = None
+    as_of_at_least: Time | None = None
     qualifier: str | None = field(default=None, compare=False)
 
     @property
@@ -168,7 +168,7 @@ class PeekStatement:
         }
 
     def __str__(self) -> str:
-        return self.query + _as_of_text(self.as_of, self.at_least)
+        return self.query + _as_of_text(self.as_of, self.as_of_at_least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,16 +179,16 @@ class SqlStatement:
     ----------
     query : str
         The text, without its time, and what is around it.
-    as_of, at_least : time or None
+    as_of, as_of_at_least : time or None
         At most one of them is given.
     """
 
     query: str
     as_of: Time | None = None
-    at_least: Time | None = None
+    as_of_at_least: Time | None = None
 
     def __str__(self) -> str:
-        return self.query + _as_of_text(self.as_of, self.at_least)
+        return self.query + _as_of_text(self.as_of, self.as_of_at_least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class SubscribeStatement:
         Of an envelope.
     order_by : tuple of (str, str, str)
         Of the rows of one time; ``mz_diff`` and ``_diff`` are the diff.
-    as_of, at_least : time or None
+    as_of, as_of_at_least : time or None
         At most one of them is given.
     up_to : time or None
     """
@@ -218,7 +218,7 @@ class SubscribeStatement:
     key: tuple[str, ...] = ()
     order_by: Order = ()
     as_of: Time | None = None
-    at_least: Time | None = None
+    as_of_at_least: Time | None = None
     up_to: Time | None = None
 
     def arguments(self, columns: Sequence[str]) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class SubscribeStatement:
             "key": tuple(map(named, self.key)) or None,
             "order_by": _order_among(named, self.order_by),
             "as_of": self.as_of,
-            "at_least": self.at_least,
+            "as_of_at_least": self.as_of_at_least,
             "up_to": self.up_to,
         }
 
@@ -261,7 +261,7 @@ class SubscribeStatement:
             text += f" ENVELOPE {self.envelope.upper()} (KEY ({', '.join(map(quoted_name, self.key))}))"
         if self.order_by:
             text += f" WITHIN TIMESTAMP ORDER BY {_order_text(self.order_by)}"
-        text += _as_of_text(self.as_of, self.at_least)
+        text += _as_of_text(self.as_of, self.as_of_at_least)
         return text if self.up_to is None else f"{text} UP TO {_time_text(self.up_to)}"
 
 
@@ -290,7 +290,7 @@ class CopyStatement:
             options.append(f"MAX FILE SIZE = {self.max_file_bytes}")
         source, quote = self.source, '"' if "'" in self.folder else "'"
         text = f"COPY ({source.query}) TO {quote}{self.folder}{quote} WITH ({', '.join(options)})"
-        return text + _as_of_text(source.as_of, source.at_least)
+        return text + _as_of_text(source.as_of, source.as_of_at_least)
 
 
 Statement: TypeAlias = PeekStatement | SqlStatement | SubscribeStatement | CopyStatement
@@ -331,7 +331,7 @@ def parse(
     >>> parse("select * from orders where id = 7 as of 3;", names={"orders": "/data/orders"}).where
     'id = 7'
     >>> parse("SELECT count(*) FROM `/data/orders` AS OF AT LEAST '2013-06-12'")
-    SqlStatement(query='SELECT count(*) FROM `/data/orders`', as_of=None, at_least='2013-06-12')
+    SqlStatement(query='SELECT count(*) FROM `/data/orders`', as_of=None, as_of_at_least='2013-06-12')
     >>> parse("SELECT o.id FROM `/data/orders` AS o WHERE o.k = 'a'").query
     "SELECT `id` FROM `/data/orders` WHERE k = 'a'"
     >>> parse("DROP TABLE orders")
@@ -423,9 +423,9 @@ def _order_text(order: Order) -> str:
     )
 
 
-def _as_of_text(as_of: Time | None, at_least: Time | None) -> str:
-    if at_least is not None:
-        return f" AS OF AT LEAST {_time_text(at_least)}"
+def _as_of_text(as_of: Time | None, as_of_at_least: Time | None) -> str:
+    if as_of_at_least is not None:
+        return f" AS OF AT LEAST {_time_text(as_of_at_least)}"
     return "" if as_of is None else f" AS OF {_time_text(as_of)}"
 
 
@@ -674,15 +674,15 @@ class _Reading:
         if len(places) > 1:
             self.refuse(f"{len(places)} times AS OF", end_hint)
         self._at = place
-        as_of, at_least = self._as_of()
+        as_of, as_of_at_least = self._as_of()
         if not self.ended:
             self.refuse(f"{self.found} behind AS OF", end_hint)
         if place == 0:
             self.refuse("no query before AS OF", _POSSIBLE)
-        return self._query(0, place, as_of, at_least)
+        return self._query(0, place, as_of, as_of_at_least)
 
     def _query(
-        self, begin: int, end: int, as_of: Time | None = None, at_least: Time | None = None
+        self, begin: int, end: int, as_of: Time | None = None, as_of_at_least: Time | None = None
     ) -> PeekStatement | SqlStatement:
         """Return a SELECT between two pieces, as a peek if it is one."""
         tokens = self._tokens[begin:end]
@@ -692,10 +692,12 @@ class _Reading:
             plain, qualifier = _unqualified(self._text, tokens)
             tokens = tokens if qualifier is None else scanned(plain, self._attempt)
             reading = _Reading(plain, tokens, self._tables, naming=self._naming)
-            found = reading._peek(as_of, at_least, qualifier)
-        return SqlStatement(text, as_of, at_least) if found is None else found
+            found = reading._peek(as_of, as_of_at_least, qualifier)
+        return SqlStatement(text, as_of, as_of_at_least) if found is None else found
 
-    def _peek(self, as_of: Time | None, at_least: Time | None, qualifier: str | None = None) -> PeekStatement | None:
+    def _peek(
+        self, as_of: Time | None, as_of_at_least: Time | None, qualifier: str | None = None
+    ) -> PeekStatement | None:
         """Return the peek that a SELECT is; None if it is none (invariant 2)."""
         if not self._took("select"):
             return None
@@ -726,7 +728,7 @@ class _Reading:
         if table is None:
             return None
         return PeekStatement(
-            *table, select, where or None, order, None if limit < 0 else limit, offset, as_of, at_least, qualifier
+            *table, select, where or None, order, None if limit < 0 else limit, offset, as_of, as_of_at_least, qualifier
         )  # fmt: skip
 
     def _condition(self) -> str | None:
@@ -764,13 +766,13 @@ class _Reading:
                 order = found
             else:
                 break
-        as_of, at_least = self._as_of()
+        as_of, as_of_at_least = self._as_of()
         up_to = self._time("UP TO") if self._took("up", "to") else None
         if not self.ended:
             self.refuse(self.found, hint)
         return SubscribeStatement(
             *table, options.get("snapshot", True), options.get("progress", False), envelope, key, order,
-            as_of, at_least, up_to,
+            as_of, as_of_at_least, up_to,
         )  # fmt: skip
 
     def _subscribe_options(self) -> dict[str, bool]:
@@ -829,13 +831,13 @@ class _Reading:
         if not folder:
             self.refuse(f"{'an empty text' if folder == '' else self.found} for the folder", hint)
         form, most = self._copy_options(hint) if self._took("with") else (None, None)
-        as_of, at_least = self._as_of()
+        as_of, as_of_at_least = self._as_of()
         if not self.ended:
             self.refuse(self.found, hint)
         if table is not None:
-            source: PeekStatement | SqlStatement = PeekStatement(*table, as_of=as_of, at_least=at_least)
+            source: PeekStatement | SqlStatement = PeekStatement(*table, as_of=as_of, as_of_at_least=as_of_at_least)
         else:
-            source = self._copied(begin + 1, end, as_of, at_least, hint)
+            source = self._copied(begin + 1, end, as_of, as_of_at_least, hint)
         return CopyStatement(source, folder, form or "parquet", most)
 
     def _closing(self, hint: str) -> int:
@@ -849,7 +851,7 @@ class _Reading:
         self.refuse("a bracket that is not closed", hint)
 
     def _copied(
-        self, begin: int, end: int, as_of: Time | None, at_least: Time | None, hint: str
+        self, begin: int, end: int, as_of: Time | None, as_of_at_least: Time | None, hint: str
     ) -> PeekStatement | SqlStatement:
         first = self._tokens[begin]
         if begin == end or not (first.word in ("select", "with") or first.text == "("):
@@ -857,7 +859,7 @@ class _Reading:
         inside = self._tokens[begin:end]
         if any(a.word == "as" and b.word == "of" for a, b in pairwise(inside)):
             self.refuse("AS OF in the brackets of COPY", "write AS OF at the end of the statement")
-        return self._query(begin, end, as_of, at_least)
+        return self._query(begin, end, as_of, as_of_at_least)
 
     def _copy_options(self, hint: str) -> tuple[CopyFormat | None, int | None]:
         form: CopyFormat | None = None

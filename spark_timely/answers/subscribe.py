@@ -323,7 +323,7 @@ def subscribe(
     /,
     *,
     as_of: TimeLike | None = None,
-    at_least: TimeLike | None = None,
+    as_of_at_least: TimeLike | None = None,
     up_to: TimeLike | None = None,
     snapshot: bool = True,
     forgotten: bool = False,
@@ -349,7 +349,7 @@ def subscribe(
     as_of : time, optional
         The first time, inclusive: what was before stands at it. It may lie ahead. The newest that is complete unless
         given.
-    at_least : time, optional
+    as_of_at_least : time, optional
         The earliest time that can be read, but not before this one, in place of `as_of`.
     up_to : time, optional
         Where it ends, exclusive.
@@ -450,8 +450,12 @@ def subscribe(
     if name is not None and not name.strip():
         msg = f"{attempt}: found name={shown(name)}"
         raise InvalidUsageError(msg, hint="give it a name, or leave it out")
-    if sum(value is not None for value in (as_of, at_least)) + (resume_from is not None and at_least is not None) > 1:
-        given = {"as_of": as_of, "at_least": at_least, "resume_from": resume_from}
+    if (
+        sum(value is not None for value in (as_of, as_of_at_least))
+        + (resume_from is not None and as_of_at_least is not None)
+        > 1
+    ):
+        given = {"as_of": as_of, "as_of_at_least": as_of_at_least, "resume_from": resume_from}
         msg = f"{attempt}: found {', '.join(f'{n}={shown(v)}' for n, v in given.items() if v is not None)}"
         raise InvalidUsageError(msg, hint="give one of them: where it begins")
     limit = None if max_bytes is None else size_of(attempt, "max_bytes", max_bytes)
@@ -466,7 +470,7 @@ def subscribe(
         if resume_from is not None:
             course = _resumed(attempt, log, resume_from, as_of, end, name, accept_change)
         else:
-            course = _begun(attempt, log, as_of, at_least, end, snapshot=snapshot)
+            course = _begun(attempt, log, as_of, as_of_at_least, end, snapshot=snapshot)
         _check_since(
             attempt, log, course, name, snapshot=snapshot, forgotten=forgotten, resumed=resume_from is not None
         )
@@ -502,7 +506,7 @@ def _begun(
     attempt: str,
     log: Log,
     as_of: TimeLike | None,
-    at_least: TimeLike | None,
+    as_of_at_least: TimeLike | None,
     up_to: tuple[int, ...] | None,
     *,
     snapshot: bool,
@@ -517,12 +521,12 @@ def _begun(
             raise InvalidUsageError(msg, hint="give a time that is not before its minimum")
     else:
         found = input_of(log.path, log)
-        if at_least is not None and log.kind == "stream" and not snapshot and domain.arity == 1:
+        if as_of_at_least is not None and log.kind == "stream" and not snapshot and domain.arity == 1:
             # Messages at since are there: what comes after the time before it can be given.
-            least, since = domain.parse_time(at_least)[0], log.since().elements[0][0]
+            least, since = domain.parse_time(as_of_at_least)[0], log.since().elements[0][0]
             time = (max(least, since - 1, domain.minimum[0]),)
         else:
-            time = choose_time(domain, [found], at_least=at_least).time
+            time = choose_time(domain, [found], as_of_at_least=as_of_at_least).time
     return course_of(domain.minimum, time, snapshot=snapshot, up_to=up_to, domain=domain)
 
 

@@ -49,11 +49,11 @@ Time: TypeAlias = "tuple[int, ...]"
 Targets: TypeAlias = (
     "str | os.PathLike[str] | Log | Iterable[str | os.PathLike[str] | Log] | Mapping[str, str | os.PathLike[str] | Log]"
 )
-Why: TypeAlias = Literal["as_of", "at_least", "newest complete", "since", "the end"]
+Why: TypeAlias = Literal["as_of", "as_of_at_least", "newest complete", "since", "the end"]
 
 _WHY = {
     "as_of": "as asked for",
-    "at_least": "the first one that can be read, not before the one asked for",
+    "as_of_at_least": "the first one that can be read, not before the one asked for",
     "newest complete": "the newest that is complete in all inputs",
     "since": "the first one that all inputs can be read at; it is not complete yet",
     "the end": "all inputs are complete: nothing changes from it on",
@@ -112,7 +112,7 @@ class TimestampExplanation:
     time : tuple of int
         The time that is chosen.
     why : str
-        What it follows from: ``"as_of"``, ``"at_least"``, ``"newest complete"``, ``"since"`` or ``"the end"``.
+        What it follows from: ``"as_of"``, ``"as_of_at_least"``, ``"newest complete"``, ``"since"`` or ``"the end"``.
     newest : tuple of int or None
         The largest time not in advance of every upper; None where no time is complete, or none is the largest.
     since : Antichain
@@ -187,7 +187,7 @@ def explain_timestamp(
     /,
     *,
     as_of: TimeLike | None = None,
-    at_least: TimeLike | None = None,
+    as_of_at_least: TimeLike | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> TimestampExplanation:
     """Return at which one time some collections answer together, and why.
@@ -201,7 +201,7 @@ def explain_timestamp(
         What would be read.
     as_of : time, optional
         The time itself, in place of a choice.
-    at_least : time, optional
+    as_of_at_least : time, optional
         The first time that can be read and is not before this one, in place of the newest. At most one is given.
     storage_options : mapping of str to str, optional
         Credentials and settings for cloud URLs; a log that is open has its own.
@@ -215,7 +215,7 @@ def explain_timestamp(
     ------
     InvalidUsageError
         If there are no targets; their times have other types, or are numbers of micro-batches of different queries; or
-        times have several coordinates and neither `as_of` nor `at_least` says which.
+        times have several coordinates and neither `as_of` nor `as_of_at_least` says which.
     SinceViolationError
         If `as_of` is before the since of one: it has forgotten which times were distinct there.
     LogMissingError
@@ -245,7 +245,7 @@ def explain_timestamp(
     """
     opened = opened_targets(targets, storage_options=storage_options)
     inputs = [input_of(name, log) for name, log in opened]
-    return choose_time(domain_of(opened), inputs, as_of=as_of, at_least=at_least)
+    return choose_time(domain_of(opened), inputs, as_of=as_of, as_of_at_least=as_of_at_least)
 
 
 def opened_targets(targets: Targets, /, *, storage_options: Mapping[str, str] | None = None) -> list[tuple[str, Log]]:
@@ -306,7 +306,11 @@ def input_of(name: str, log: Log, /) -> Input:
 
 
 def choose_time(
-    domain: TimeDomain, inputs: Sequence[Input], *, as_of: TimeLike | None = None, at_least: TimeLike | None = None
+    domain: TimeDomain,
+    inputs: Sequence[Input],
+    *,
+    as_of: TimeLike | None = None,
+    as_of_at_least: TimeLike | None = None,
 ) -> TimestampExplanation:
     """Choose the time at which some inputs answer together: pure, from their frontiers.
 
@@ -316,7 +320,7 @@ def choose_time(
         Of the times of all inputs.
     inputs : sequence of Input
         At least one.
-    as_of, at_least : time, optional
+    as_of, as_of_at_least : time, optional
         As of `explain_timestamp`.
 
     Raises
@@ -329,11 +333,11 @@ def choose_time(
     >>> domain = TimeDomain(("long",))
     >>> orders = Input("orders", "/orders", Antichain.of(3), Antichain.of(7))
     >>> rates = Input("rates", "/rates", Antichain.of(0), Antichain.empty(1), last=(2,))
-    >>> choose_time(domain, [orders, rates]).time, choose_time(domain, [orders, rates], at_least=1).time
+    >>> choose_time(domain, [orders, rates]).time, choose_time(domain, [orders, rates], as_of_at_least=1).time
     ((6,), (3,))
     """
-    if as_of is not None and at_least is not None:
-        msg = f"could not choose a time: found as_of={shown(as_of)} and at_least={shown(at_least)}"
+    if as_of is not None and as_of_at_least is not None:
+        msg = f"could not choose a time: found as_of={shown(as_of)} and as_of_at_least={shown(as_of_at_least)}"
         raise InvalidUsageError(msg, hint="give the time itself, or the least one: one of them")
     _check_comparable(inputs)
     since = reduce(Antichain.join, (each.since for each in inputs))
@@ -347,9 +351,9 @@ def choose_time(
         time = domain.parse_time(as_of)
         check_since(domain, inputs, time)
         return explained(time, "as_of")
-    least = None if at_least is None else domain.parse_time(at_least)
+    least = None if as_of_at_least is None else domain.parse_time(as_of_at_least)
     if least is not None:
-        return explained(_only(domain, since.join(Antichain.of(least)), since, upper), "at_least")
+        return explained(_only(domain, since.join(Antichain.of(least)), since, upper), "as_of_at_least")
     if newest is not None and since.less_equal(newest):
         return explained(newest, why)
     if newest is not None and why == "the end":

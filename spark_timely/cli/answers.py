@@ -124,7 +124,7 @@ def _peek(options: argparse.Namespace, console: Console) -> bool:
     try:
         table = peek(
             log,
-            at=options.at,
+            as_of=options.as_of,
             keys=keys_of(log.schema, options.key),
             where=options.where,
             select=None if options.select is None else names_of(options.select),
@@ -235,7 +235,7 @@ def _subscribe(options: argparse.Namespace, console: Console) -> bool:
     reach(options.log, storage)
     asked: dict[str, Any] = {
         "as_of": options.as_of,
-        "at_least": options.at_least,
+        "as_of_at_least": options.as_of_at_least,
         "up_to": options.up_to,
         "snapshot": not options.no_snapshot,
         "forgotten": options.forgotten,
@@ -375,14 +375,14 @@ def _tables(pairs: Sequence[str]) -> dict[str, str]:
 
 def _times(statement: PeekStatement | SqlStatement | SubscribeStatement, options: argparse.Namespace) -> dict[str, Any]:
     """Return the time that is asked for, in the statement or beside it."""
-    said = statement.as_of is not None or statement.at_least is not None
-    given = options.as_of is not None or options.at_least is not None
-    if given and (said or None not in (options.as_of, options.at_least)):
+    said = statement.as_of is not None or statement.as_of_at_least is not None
+    given = options.as_of is not None or options.as_of_at_least is not None
+    if given and (said or None not in (options.as_of, options.as_of_at_least)):
         msg = "could not read the command line: found several times to answer at"
-        raise InvalidOptionError(msg, hint="write AS OF in the statement, or give --as-of or --at-least")
+        raise InvalidOptionError(msg, hint="write AS OF in the statement, or give --as-of or --as-of-at-least")
     if given:
-        return {"as_of": options.as_of, "at_least": options.at_least}
-    return {"as_of": statement.as_of, "at_least": statement.at_least}
+        return {"as_of": options.as_of, "as_of_at_least": options.as_of_at_least}
+    return {"as_of": statement.as_of, "as_of_at_least": statement.as_of_at_least}
 
 
 def _storage_of(path: str, options: argparse.Namespace) -> dict[str, str] | None:
@@ -417,7 +417,7 @@ def _sql_peek(
 
     table = peek(
         log,
-        at=np.array(chosen.time, np.int64),
+        as_of=np.array(chosen.time, np.int64),
         **{**asked, "limit": most + 1 if limit is None else min(limit, most + 1)},
         forgotten=options.forgotten,
         timeout_s=options.timeout.seconds,
@@ -545,7 +545,7 @@ def _copy_to(options: argparse.Namespace, console: Console) -> bool:
     if options.max_file_size is not None:
         settings["max_file_bytes"] = options.max_file_size
     reach(options.log, _storage_of(options.log, options))
-    times = {"as_of": options.as_of, "at_least": options.at_least}
+    times = {"as_of": options.as_of, "as_of_at_least": options.as_of_at_least}
     return _copied(options.log, options.folder, times, settings, options, console)
 
 
@@ -593,7 +593,7 @@ def _explain_timestamp(options: argparse.Namespace, console: Console) -> bool:
         storage = _storage_of(path, options)
         reach(path, storage)
         logs.append(open_log(path, storage_options=storage))
-    found = explain_timestamp(logs, as_of=options.as_of, at_least=options.at_least)
+    found = explain_timestamp(logs, as_of=options.as_of, as_of_at_least=options.as_of_at_least)
     if console.json_mode:
         console.answer(found.to_dict())
     else:

@@ -242,7 +242,7 @@ def _peek(options: argparse.Namespace, console: Console) -> bool:
             raise MissingError(msg, hint="spark-timely instance DIR status exports lists them")
         table = instance.peek(
             target,
-            at=options.at,
+            as_of=options.as_of,
             keys=keys_of(instance.schema_of(target), options.key),
             where=options.where,
             limit=options.limit,

@@ -188,13 +188,13 @@ class Scope:
     ) -> dict[str, str]:
         """Return the storage options of a log, as far as they are given: by name or by value."""
         if not isinstance(log, Log):
-            return checked_options(self.joined_options(credential, storage_options), normal_path(log))
+            return checked_options(self._joined_options(credential, storage_options), normal_path(log))
         if credential is not None or storage_options is not None:
             msg = f"could not add operator {name!r}: found storage options beside log {log.path!r}, which is open"
             raise InvalidUsageError(msg, hint="leave them out, or give the path of the log")
         return dict(log.core.storage_options)
 
-    def joined_options(self, credential: str | None, storage_options: Mapping[str, str] | None) -> dict[str, str]:
+    def _joined_options(self, credential: str | None, storage_options: Mapping[str, str] | None) -> dict[str, str]:
         """Return storage options with those of a credential, for which a scope that knows no session has no names."""
         if credential is not None:
             msg = f"could not use credential {shown(credential)}: found a scope that belongs to no session"
@@ -221,7 +221,7 @@ class Scope:
             )
         return found
 
-    def add_sink(
+    def _add_sink(
         self,
         view: View,
         log: str | os.PathLike[str] | Log,
@@ -284,11 +284,11 @@ class Scope:
         there = [sink.view for sink in self.sinks if sink.path == path]
         return next((each.name for each in (*there, view) if there and isinstance(each, Remembered)), None)
 
-    def node_of(self, view: View) -> View:
+    def _node_of(self, view: View) -> View:
         """Return the one operator of the dataflow that equals an operator: that one, if it is the first of its kind."""
         return self._nodes.setdefault(equality_key(view), view)
 
-    def looked_into(self, view: View, name: str | None) -> Replay:
+    def _looked_into(self, view: View, name: str | None) -> Replay:
         """Return a log that has a view's updates: its own, if it has one; else one that is kept under a name."""
         return view if isinstance(view, Replay) else self.kept(view, name)
 
@@ -298,7 +298,7 @@ class Scope:
             self._kept.name(view, name)
         return self._kept.leaf_of(view)
 
-    def spool(
+    def _spool(
         self,
         view: View,
         log: str | os.PathLike[str] | Log,
@@ -308,7 +308,7 @@ class Scope:
         storage_options: Mapping[str, str] | None = None,
     ) -> Stream:
         """Capture a view, and replay the log that it is captured into. See `Stream.spool`."""
-        self.add_sink(view, log, stream, replaces, credential, storage_options)
+        self._add_sink(view, log, stream, replaces, credential, storage_options)
         sink, below = self.sinks[-1], self._below(view)
         # What operators below it remember is in logs of their own, made with it.
         made = [each for each in self.sinks if each is sink or (each.kept and each.path in below)]
@@ -330,7 +330,7 @@ class Scope:
                     waiting += [(leaf.path, [leaf.path, *route]) for leaf in leaves_of(sink.view)]
         return found
 
-    def probe_of(self, view: View) -> Probe:
+    def _probe_of(self, view: View) -> Probe:
         """Return what tells how far the outputs made from a view are."""
         return Probe(self, view)
 
@@ -957,7 +957,7 @@ class Stream:
             right = [f.with_nullable(True) for f in right]  # noqa: FBT003 - as Arrow has it
         if as_of:
             schema = pa.schema([*self.schema, *right])
-            inputs = (self.view, self._scope.looked_into(other.view, name))
+            inputs = (self.view, self._scope._looked_into(other.view, name))
             return self._made(AsOfJoin(label, self.view.domain, schema, inputs, keys, how, strict))
         view = Join(
             label, self.view.domain, pa.schema([*self.schema, *right]), (self.view, other.view), keys, how_arrow
@@ -1462,7 +1462,7 @@ class Stream:
             # Of events all would have to stay: updates may forget times.
             if not source.updates:
                 source = self.as_updates().view
-            source = self._scope.looked_into(source, keep)
+            source = self._scope._looked_into(source, keep)
         elif isinstance(source, Remembered):
             source = self._scope.kept(source)
         if isinstance(operator, Totals | Reduce):
@@ -1637,7 +1637,7 @@ class Stream:
 
             flow.replay("/data/flights").filter("delay > 15").capture("/data/late")
         """
-        self._scope.add_sink(self.view, log, stream, replaces, credential, storage_options)
+        self._scope._add_sink(self.view, log, stream, replaces, credential, storage_options)
 
     def spool(
         self,
@@ -1674,7 +1674,7 @@ class Stream:
             hours.filter("n > 100").capture("/data/busy")
             hours.delay(tf.windows("1 day")).aggregate(by="origin", n=tf.sum("n")).capture("/data/days")
         """
-        return self._scope.spool(self.view, log, stream, replaces, credential, storage_options)
+        return self._scope._spool(self.view, log, stream, replaces, credential, storage_options)
 
     def probe(self) -> Probe:
         """Return what tells how far the outputs made from this stream are.
@@ -1686,7 +1686,7 @@ class Stream:
             probe = flow.replay("/data/flights").probe()
             probe.frontier
         """
-        return self._scope.probe_of(self.view)
+        return self._scope._probe_of(self.view)
 
     def _made(self, view: View) -> Stream:
         if any(isinstance(source, Remembered) for source in view.inputs):
@@ -1706,7 +1706,7 @@ class Stream:
         if doubled:
             msg = f"could not add operator {view.name!r}: found columns {shown(names)} beside {view.carried!r}"
             raise SchemaMismatchError(msg, hint="give each column a name of its own", context={"column": doubled[0]})
-        return Stream(self._scope, self._scope.node_of(view))
+        return Stream(self._scope, self._scope._node_of(view))
 
     def _check_stream(self, name: str, other: object) -> None:
         if not isinstance(other, Stream) or other._scope is not self._scope:

@@ -27,7 +27,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TypeVar, get_args
 
 import numpy as np
@@ -102,6 +102,7 @@ class CaptureTypes:
 
     time: Type
     record: Type
+    _: KW_ONLY
     timely: TimelyVersion | None = None
     stamps: Stamps = "refuse"
     updates: Updates = "auto"

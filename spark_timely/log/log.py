@@ -254,8 +254,6 @@ class Log:
         stream: str = "main",
         *,
         owner: str | None = None,
-        at: TimeLike | None = None,
-        donor: str | None = None,
         takeover: bool = False,
         target_file_size: int | str = TARGET_FILE_BYTES,
         compression: str = "zstd",
@@ -273,8 +271,6 @@ class Log:
         stream : str
         owner : str, optional
             The name of the writer; needed again to continue the stream later. A fresh one if not given.
-        at, donor
-            As in `open_stream`.
         takeover : bool
             Whether to take the stream over from another owner, which then cannot append any more. An owner that
             has lost a stream cannot take it back.
@@ -299,7 +295,7 @@ class Log:
         Raises
         ------
         InvalidUsageError
-            If the codec or the size is none, or the name of the stream, of its owner or of the donor is no text.
+            If the codec or the size is none, or the name of the stream or of its owner is no text.
         """
         # Before the stream is opened: what is refused claims no capability.
         check_codec(self.path, compression)
@@ -319,7 +315,7 @@ class Log:
             state = self.core.stream(stream)
             if state is not None and state.owner != name:
                 self._take_over(state, name)
-        self.core.open_stream(stream, owner=name, at=at, donor=donor)
+        self.core.open_stream(stream, owner=name)
         return StreamWriter(
             self.core,
             stream,
@@ -816,18 +812,18 @@ class Log:
         """Return the dead letters: rows that were late, with the reason, ordered by time."""
         return read_rows(self.core, self.core.dead_files(), self.core.format.dead_schema, stream=stream)
 
-    def snapshot(self, time: TimeLike) -> pa.Table:
-        """Return the contents of a collection at a time: rows that count, and how often each.
+    def snapshot(self, as_of: TimeLike, /) -> pa.Table:
+        """Return the contents of a collection as of a time: rows that count, and how often each.
 
         Parameters
         ----------
-        time
-            A time that is closed: nothing can be added at it any more.
+        as_of : time
+            One that is closed: nothing can be added at it any more.
 
         Returns
         -------
         pyarrow.Table
-            Payload columns and `_diff`, the sum of the diffs at times less or equal to `time`, never
+            Payload columns and `_diff`, the sum of the diffs at times less or equal to `as_of`, never
             zero. In no particular order.
 
         Raises
@@ -841,7 +837,7 @@ class Log:
         MultiplicityOverflowError
             If a row would be contained more than 2^63 − 1 times.
         """
-        return snapshot_of(self.core, time)
+        return snapshot_of(self.core, as_of)
 
     # Whole log -----------------------------------------------------------------------------------
 

@@ -115,7 +115,7 @@ BEHIND: dict[str, Callable[[Log], object]] = {
     "advance": lambda log: log.advance("main", 30),
     "compact": lambda log: log.compact(min_files=2),
     "columns": add_a_column,
-    "peek": lambda log: st.peek(log, at=30, timeout_s=0),
+    "peek": lambda log: st.peek(log, as_of=30, timeout_s=0),
     "wait": lambda log: st.wait(log, time=30, timeout_s=0),
     "subscribe": lambda log: st.subscribe(log, as_of=0).next_batch(timeout_s=0),
 }
@@ -158,7 +158,7 @@ def test_missing_entry_in_a_store_is_looked_for_once_a_minute(tmp_path: Path, mo
 
 @pytest.mark.parametrize("at", [1, 3, -2])
 @pytest.mark.parametrize(
-    "use", [open_log, lambda path: create_log(path, VALUES, exist_ok=True), lambda path: st.peek(path, at=1)]
+    "use", [open_log, lambda path: create_log(path, VALUES, exist_ok=True), lambda path: st.peek(path, as_of=1)]
 )
 def test_missing_entry_is_damage_at_opening(path: Path, use: Callable[[Path], object], at: int) -> None:
     filled(path)

@@ -651,7 +651,7 @@ def test_every_entry_of_ours_says_its_version(path: Path) -> None:
     """Also one that lost a race, and was put behind the entries of others."""
     log, _ = widened(path)
     slow = open_log(path)
-    log.writer("a", owner="a", donor="main")
+    log.core.open_stream("a", owner="a", donor="main")
     quick, put, raced = open_log(path), delta_store.put_entry, [True]
     quick.writer("a", owner="a")
 

@@ -105,7 +105,7 @@ def test_process_that_was_stopped_and_replaced_is_refused(tmp_path: Path) -> Non
             expected[5] = [(1, 2, 11, 1), (2, 2, 27, 1)]
             for time, there in expected.items():
                 assert rows(open_log(tmp_path / "out").snapshot(time)) == there
-                assert rows(new.peek("x", at=time)) == there
+                assert rows(new.peek("x", as_of=time)) == there
             assert new.error is None
     finally:
         if alive(old.pid):

@@ -104,9 +104,11 @@ def write_logs(folder: Path) -> None:
     put(log, [1, 1, 8], 2, "b")
     put(log, [4, 5, 9], 5, "a", batch=7)
     # A stream that joined, one that was taken over, one that ended.
-    log.writer("c", owner="first owner", donor="a").append(pa.table({"_time": [6], "k": ["x"], "n": [1]}))
+    log.core.open_stream("c", owner="first owner", donor="a")
+    log.writer("c", owner="first owner").append(pa.table({"_time": [6], "k": ["x"], "n": [1]}))
     log.writer("c", owner="second owner", takeover=True)
-    log.writer("d", owner="owner of d", donor="b").close()
+    log.core.open_stream("d", owner="owner of d", donor="b")
+    log.writer("d", owner="owner of d").close()
 
     log = create_log(folder / "types", ODD, minimum=(0,))
     log.writer(owner="owner").append(odd_rows(0, 30, [1, 2, 3]), advance_to=3)
@@ -710,8 +712,8 @@ def read_instance(folder: Path) -> Facts:
     found: Facts = {}
     with handle(folder / "instance", read_only=True) as instance:
         for name in (*INDEXES, "keys"):
-            found[name] = sorted(map(repr, instance.peek(name, at=upper - 1).to_pylist()))
-        found["one key"] = sorted(map(repr, instance.peek("totals", at=upper - 1, keys={"k": [1]}).to_pylist()))
+            found[name] = sorted(map(repr, instance.peek(name, as_of=upper - 1).to_pylist()))
+        found["one key"] = sorted(map(repr, instance.peek("totals", as_of=upper - 1, keys={"k": [1]}).to_pylist()))
         found["there"] = [name for name in (*INDEXES, "keys", "dropped") if instance.has(name)]
         found["largest result"] = instance.configured(["max_result_bytes"])
     return found

@@ -419,7 +419,7 @@ def read_instance(spark: SparkSession, folder: Path) -> Facts:
     found: Facts = {"eur": log_facts(folder / "eur")}
     with ComputeInstance(spark, str(folder / "instance"), read_only=True) as instance:
         for name in ("kept", "totals", "sums"):
-            found[name] = sorted(map(repr, instance.peek(name, at=upper - 1).to_pylist()))
+            found[name] = sorted(map(repr, instance.peek(name, as_of=upper - 1).to_pylist()))
     return found
 
 

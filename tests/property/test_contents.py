@@ -61,9 +61,9 @@ def subscribed(log: Log, time: int, **given: Any) -> pa.Table:
 
 READERS: dict[str, Callable[[Log, int], pa.Table]] = {
     "snapshot": lambda log, time: log.snapshot(time),
-    "peek": lambda log, time: peek(log, at=time),
-    "peek of the first rows": lambda log, time: peek(log, at=time, order_by="v", limit=100),
-    "peek by keys": lambda log, time: peek(log, at=time, keys={"k": ["a", "b", "c", "d", "bad"]}),
+    "peek": lambda log, time: peek(log, as_of=time),
+    "peek of the first rows": lambda log, time: peek(log, as_of=time, order_by="v", limit=100),
+    "peek by keys": lambda log, time: peek(log, as_of=time, keys={"k": ["a", "b", "c", "d", "bad"]}),
     "subscribe": subscribed,
     "subscribe from before": lambda log, time: subscribed(log, time, progress=True),
 }

@@ -286,7 +286,7 @@ class Story:
             upper = self.made[id_].upper
             if upper != INF:
                 with pytest.raises((WaitTimeoutError, OperatorError)):
-                    self.instance.peek(id_, at=int(upper) + 5, timeout_s=0.0)
+                    self.instance.peek(id_, as_of=int(upper) + 5, timeout_s=0.0)
 
     def configure(self) -> None:
         value: Any = self.rng.choice([1, 2, 4])
@@ -369,13 +369,13 @@ class Story:
             last = int(min(made.upper, 40)) - 1
             times = range(since, last + 1)
             for time in sorted({*times[-2:], *times[:1], *(self.rng.sample(times, 1) if times else ())}):
-                found = counted(instance.peek(id_, at=time, timeout_s=WAIT_S))
+                found = counted(instance.peek(id_, as_of=time, timeout_s=WAIT_S))
                 assert found == made.at(time), f"{id_} at {time}"
             if made.path is not None and made.upper > 0:
                 log = open_log(made.path)
                 for time in range(log.since().elements[0][0], last + 1):
                     if time >= since:
-                        assert counted(peek(log, at=time)) == made.at(time), f"log {id_} at {time}"
+                        assert counted(peek(log, as_of=time)) == made.at(time), f"log {id_} at {time}"
         assert not self.wrong, self.wrong
         errors = instance.show("errors")
         assert errors.num_rows == 0, errors.to_pylist()

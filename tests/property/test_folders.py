@@ -618,7 +618,7 @@ class Story:
             if id_ in self.broken or source in self.broken:
                 continue
             self.instance.await_frontier(id_, self.upper - 1)
-            found = self.instance.peek(id_, at=self.upper - 1)
+            found = self.instance.peek(id_, as_of=self.upper - 1)
             assert sorted(zip(found["k"].to_pylist(), found["n"].to_pylist(), strict=True)) == want, id_
 
 

@@ -203,7 +203,7 @@ def check(world: World, seen: Counter[str]) -> None:
     told: list[PeekExplanation] = []
     found = peek(
         rng.choice([log, log.path]) if not isinstance(log, MemoryLog) else log,
-        at=given_at, keys=keys_given, where=where, select=select, order_by=order_given, limit=limit, offset=offset,
+        as_of=given_at, keys=keys_given, where=where, select=select, order_by=order_given, limit=limit, offset=offset,
         timeout_s=0, explain=told.append,
     )  # fmt: skip
     (way,) = told

@@ -102,7 +102,7 @@ def live(folder: Path, seed: int) -> None:
             for id_, (text, give) in queries.items():
                 instance.await_frontier(id_, upper - 1, timeout_s=WAIT_S)
                 found: Rows = Counter()
-                for row in instance.peek(id_, at=upper - 1, timeout_s=WAIT_S).to_pylist():
+                for row in instance.peek(id_, as_of=upper - 1, timeout_s=WAIT_S).to_pylist():
                     found[row["k"], row["v"]] += row["_diff"]
                 assert +found == +give(+there), text
             append(log, *news(upper), upper=upper + 1)

@@ -102,10 +102,10 @@ def answers(spark: SparkSession, folder: Path) -> dict[str, Any]:
     append(log, (5, 1, 2, 5), upper=6)
     with ComputeInstance(spark, str(folder / "instance")) as instance:
         instance.await_frontier("big", 5)
-        found["restart"] = [rows(instance.peek("totals", at=at)) for at in (4, 5)]
+        found["restart"] = [rows(instance.peek("totals", as_of=at)) for at in (4, 5)]
         with ComputeInstance(spark, str(folder / "instance"), read_only=True) as follower:
             follower.await_frontier("big", 5)
-            found["follower"] = [rows(follower.peek("totals", at=at)) for at in (4, 5)]
+            found["follower"] = [rows(follower.peek("totals", as_of=at)) for at in (4, 5)]
             follower.allow_writes()
             append(log, (6, 1, 2, 6), upper=7)
             follower.await_frontier("big", 6)

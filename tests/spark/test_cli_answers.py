@@ -152,7 +152,7 @@ def test_copy_to_and_copy_write_the_same(run: Run, folder: Path) -> None:
     code, out, _ = run("sql", f"COPY orders TO '{folder / 'all'}' WITH (FORMAT = csv)", *names(folder), "--json")
     assert (code, json.loads(out)) == (0, {"rows": 7, "folder": str(folder / "all")})
     assert next((folder / "all").glob("*.csv")).read_text().splitlines()[0] == "id,item,x,at"
-    code, out, _ = run("copy-to", log.path, str(folder / "least"), "--at-least", "1")
+    code, out, _ = run("copy-to", log.path, str(folder / "least"), "--as-of-at-least", "1")
     assert (code, out) == (0, f"3 rows copied to {folder / 'least'}\n")
 
 

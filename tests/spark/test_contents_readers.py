@@ -55,7 +55,7 @@ def readers(spark: SparkSession, log: Log, time: int, folder: Path) -> dict[str,
     }
     return {
         **{name: (lambda frame=frame: counts(frame().toArrow())) for name, frame in frames.items()},  # type: ignore[misc]
-        "job": lambda: counts(peek(log, at=time, scan_limit=0, job=peek_job(spark))),
+        "job": lambda: counts(peek(log, as_of=time, scan_limit=0, job=peek_job(spark))),
         "copy": copied,
         "new mirror": lambda: mirrored(table),
         "mirror": lambda: mirrored(folder / "mirror"),

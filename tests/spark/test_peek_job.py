@@ -135,10 +135,10 @@ def test_errors_are_those_of_a_peek(spark: SparkSession, log: Log) -> None:
         with pytest.raises(NegativeMultiplicityError, match=r"found row=.*n.*3.* with count=-1"):
             peek(log, scan_limit=0, job=answer, **options)
     with pytest.raises(ResultTooLargeError, match="an answer of 32 bytes, max_bytes=20"):
-        peek(log, at=0, scan_limit=0, job=answer, max_bytes=20)
+        peek(log, as_of=0, scan_limit=0, job=answer, max_bytes=20)
     with pytest.raises(InvalidUsageError, match="could not peek"):
-        peek(log, at=0, scan_limit=0, job=answer, where="n * 9223372036854775807 > 0")
-    assert peek(log, at=0, scan_limit=0, job=answer, limit=2, order_by=[("n", "desc")]).to_pylist() == [
+        peek(log, as_of=0, scan_limit=0, job=answer, where="n * 9223372036854775807 > 0")
+    assert peek(log, as_of=0, scan_limit=0, job=answer, limit=2, order_by=[("n", "desc")]).to_pylist() == [
         {"n": 2, "_diff": 2}
     ]
 
@@ -170,7 +170,7 @@ def test_file_that_is_gone_is_said(spark: SparkSession, log: Log) -> None:
         return peek_job(spark)(plan)
 
     with pytest.raises(DataLossError, match="found that a file is gone"):
-        peek(log, at=0, scan_limit=0, job=late)
+        peek(log, as_of=0, scan_limit=0, job=late)
 
 
 def test_peek_whose_files_were_replaced_is_planned_again(spark: SparkSession, log: Log) -> None:
@@ -187,6 +187,6 @@ def test_peek_whose_files_were_replaced_is_planned_again(spark: SparkSession, lo
     log.writer(owner="tests").append(
         pa.table({"_time": [2, 2], "_diff": [1, 1], "n": pa.array([3, 4], pa.int64())}), advance_to=3
     )
-    found = peek(log.path, at=2, scan_limit=0, job=late, order_by="n")
+    found = peek(log.path, as_of=2, scan_limit=0, job=late, order_by="n")
     assert found.to_pylist() == [{"n": 1, "_diff": 1}, {"n": 2, "_diff": 2}, {"n": 4, "_diff": 1}]
     assert len(turns) == 2

@@ -115,7 +115,7 @@ def test_join_at_each_time_is_what_python_makes_of_it(
     for time in range(7):
         assert rows(spark, JOIN, two.logs, as_of=time) == two.joined(time), f"{seed=} {time=}"
     assert rows(spark, JOIN, two.logs) == two.joined(6)  # the newest that is complete in both
-    assert rows(spark, JOIN, two.logs, at_least=2) == two.joined(2)
+    assert rows(spark, JOIN, two.logs, as_of_at_least=2) == two.joined(2)
     for log in two.logs.values():
         log.compact()
     assert rows(spark, JOIN, {name: log.path for name, log in two.logs.items()}) == two.joined(6)
@@ -197,7 +197,7 @@ def test_without_a_time_nothing_is_waited_for_as_in_a_peek(spark: SparkSession, 
     with pytest.raises(NotBeyondError, match=r"since=\[8\], upper=\[7\], held back by log '.*rates'"):
         sql(spark, JOIN, names=two.logs)
     with pytest.raises(NotBeyondError, match="have not passed time=8 after 0 seconds"):
-        sql(spark, JOIN, names=two.logs, at_least=0, timeout_s=0)
+        sql(spark, JOIN, names=two.logs, as_of_at_least=0, timeout_s=0)
 
 
 def test_views_are_gone_and_names_are_not_used_twice(spark: SparkSession, tmp_path: Path) -> None:

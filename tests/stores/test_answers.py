@@ -95,15 +95,15 @@ def counted(rows: pa.Table) -> Rows:
 
 def test_peek_gives_the_contents_at_each_time(place: Place, world: World) -> None:
     for time, expected in enumerate(world.at):
-        rows = spark_timely.peek(world.log.path, at=time, storage_options=place.options)
+        rows = spark_timely.peek(world.log.path, as_of=time, storage_options=place.options)
         assert counted(rows) == expected
-        some = spark_timely.peek(world.log, at=time, keys={"k": [1, 5, 99]})
+        some = spark_timely.peek(world.log, as_of=time, keys={"k": [1, 5, 99]})
         assert counted(some) == Counter({row: n for row, n in expected.items() if row[0] in (1, 5)})
     world.log.allow_compaction([4])
     world.log.compact()
     assert counted(spark_timely.peek(world.log, order_by="k", limit=3)) == Counter(sorted(world.at[5])[:3])
     with pytest.raises(SinceViolationError, match=r"found since=\[4\], upper=\[6\]"):
-        spark_timely.peek(world.log, at=3)
+        spark_timely.peek(world.log, as_of=3)
 
 
 def test_next_peek_takes_a_look_and_the_new_files(place: Place, world: World) -> None:

@@ -175,12 +175,12 @@ def check(world: World, instance: Handle, newest: int, since: int = 3) -> None:
         instance.await_frontier(id_, newest)
     for time in range(since, newest + 1):
         for id_ in ("far", "near"):
-            assert rows(instance.peek(id_, at=time)) == world.totals(time), (id_, time)
-            assert rows(instance.peek(id_, at=time, keys={"k": [1, 9]})) == [
+            assert rows(instance.peek(id_, as_of=time)) == world.totals(time), (id_, time)
+            assert rows(instance.peek(id_, as_of=time, keys={"k": [1, 9]})) == [
                 row for row in world.totals(time) if row[0] == 1
             ]
-        assert rows(instance.peek("out", at=time)) == world.large(time)
-        assert rows(instance.peek(world.out, at=time)) == world.large(time)  # by its path
+        assert rows(instance.peek("out", as_of=time)) == world.large(time)
+        assert rows(instance.peek(world.out, as_of=time)) == world.large(time)  # by its path
     assert rows(peek(world.out, storage_options=world.direct)) == world.large(newest)
     assert instance.show("errors").num_rows == 0
     assert instance.error is None
@@ -212,9 +212,9 @@ def test_instance_in_a_store_gives_what_its_queries_say(world: World) -> None:
         for id_ in ("far", "near", "out"):
             instance.await_frontier(id_, 5)
         assert sorted(instance.show("exports")["export_id"].to_pylist()) == ["far", "near", "out"]
-        assert rows(instance.peek("near", at=3)) == world.totals(3)
+        assert rows(instance.peek("near", as_of=3)) == world.totals(3)
         with pytest.raises(SinceViolationError, match="since"):
-            instance.peek("far", at=4)
+            instance.peek("far", as_of=4)
         world.move((6, 1, 2, 5), upper=7)
         check(world, instance, 6, since=5)
 
@@ -223,7 +223,7 @@ def test_instance_in_a_store_gives_what_its_queries_say(world: World) -> None:
 def test_copy_of_a_collection_in_a_store(world: World) -> None:
     def copied(path: str, folder: str, at: object, details: object) -> int:
         del details
-        found = peek(path, at=at, storage_options=world.options)  # type: ignore[arg-type]
+        found = peek(path, as_of=at, storage_options=world.options)  # type: ignore[arg-type]
         Path(folder).mkdir()
         pq.write_table(found, f"{folder}/part.parquet")
         return found.num_rows
@@ -485,7 +485,7 @@ def test_wrong_credentials_elsewhere_break_what_reads_there(world: World) -> Non
         world.move((4, 1, 1, 7), upper=5)
         instance.await_frontier("near", 4)
         assert rows(instance.peek("near")) == world.totals(4)
-        assert rows(instance.peek("far", at=3)) == world.totals(3)
+        assert rows(instance.peek("far", as_of=3)) == world.totals(3)
         wait_until(lambda: instance.show("errors").num_rows > 0, deadline_s=60, what="the error")
         text = str(instance.show("errors").to_pylist()) + instance.why("far")
         assert world.far in text
@@ -523,7 +523,7 @@ def test_store_that_is_away_for_a_while_ends_nothing(world: World, fault: str) -
                 leader.index("more", TOTALS, imports={"orders": world.near})
             for each in (leader, follower):
                 with pytest.raises((WaitTimeoutError, OperatorError, StorageError)):
-                    each.peek("far", at=4, timeout_s=0.5)
+                    each.peek("far", as_of=4, timeout_s=0.5)
                 wait_until(lambda each=each: each._driver._unreachable > 1, deadline_s=60, what="an outage")
         found, seen = found + until(batches, 5), seen + until(followed, 5)
         assert folded(found) == folded(seen) == world.totals(4)
@@ -585,7 +585,7 @@ def test_log_that_was_made_is_whole_where_a_look_fails(place: Place, exist_ok: b
         create_log(path, SCHEMA, kind="collection", minimum=(0,), exist_ok=exist_ok, storage_options=options)
     log = create_log(path, SCHEMA, kind="collection", minimum=(0,), exist_ok=True, storage_options=options)
     append(log, *FIRST, upper=4)
-    assert len(rows(peek(log, at=3))) == len(FIRST)
+    assert len(rows(peek(log, as_of=3))) == len(FIRST)
 
 
 @pytest.mark.long

@@ -57,7 +57,7 @@ CALLS: dict[str, Callable[[Log], object]] = {
     "keyed": lambda log: log.writer(owner="old").append(rows(9), advance_to=9, batch=8),
     "advance": lambda log: log.advance("main", [9]),
     "close": lambda log: log.close(),
-    "open": lambda log: log.writer("other", owner="old", at=50),
+    "open": lambda log: log.core.open_stream("other", owner="old", at=50),
     "allow": lambda log: log.allow_compaction([1]),
     "columns": lambda log: log.add_columns(pa.schema([("w", pa.int64())])),
 }

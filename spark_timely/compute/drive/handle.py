@@ -356,7 +356,7 @@ class Handle:
         *,
         imports: Mapping[str, str] | None = None,
         as_of: TimeLike | None = None,
-        until: TimeLike | None = None,
+        up_to: TimeLike | None = None,
         interactive: bool = False,
         functions: Mapping[str, Function] | None = None,
     ) -> Dataflow:
@@ -373,7 +373,7 @@ class Handle:
             What names in the query stand for: paths of logs. Names that are not here are ids of exports.
         as_of : time, optional
             From which time on it is right; the newest at which it can answer at once unless given.
-        until : time, optional
+        up_to : time, optional
             Where it ends, exclusive.
         interactive : bool
             Whether it ends with this process.
@@ -387,7 +387,7 @@ class Handle:
             If it is refused. Then nothing was changed.
         """
         return self._descriptions.dataflow(
-            name, query, exports, imports, as_of, until, functions, interactive=interactive
+            name, query, exports, imports, as_of, up_to, functions, interactive=interactive
         )
 
     def index(
@@ -574,7 +574,7 @@ class Handle:
                 [export],
                 imports=imports,
                 as_of=as_of,
-                until=up_to,
+                up_to=up_to,
                 interactive=True,
                 functions=functions,
             )
@@ -699,18 +699,18 @@ class Handle:
         target: str | os.PathLike[str],
         /,
         *,
-        at: TimeLike | None = None,
+        as_of: TimeLike | None = None,
         timeout_s: float = 60.0,
         keys: KeysLike | None = None,
         **asked: object,
     ) -> pa.Table:
-        """Return the rows that a collection has at a time: an index, a log, or a relation of the introspection.
+        """Return the rows that a collection has as of a time: an index, a log, or a relation of the introspection.
 
         Parameters
         ----------
         target : str or path
             Id of a collection, or the path of any log: it is one where no collection has this id.
-        at : time, optional
+        as_of : time, optional
             Waited for; the newest that is complete unless given.
         timeout_s : float
         keys : mapping or pyarrow.Table, optional
@@ -734,7 +734,7 @@ class Handle:
         CanceledError, WaitTimeoutError
             If it was canceled; if there is no answer in time, and it is canceled then.
         """
-        command, attempt = self._driver.peeks.command(target, at, keys, asked), f"could not peek {str(target)!r}"
+        command, attempt = self._driver.peeks.command(target, as_of, keys, asked), f"could not peek {str(target)!r}"
         seconds_of(attempt, "timeout_s", timeout_s)
         id_ = command.id
         with self._changed:

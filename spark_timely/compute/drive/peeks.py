@@ -87,7 +87,7 @@ class Peeks:
     # What is asked -------------------------------------------------------------------------------
 
     def command(
-        self, target: str | os.PathLike[str], at: TimeLike | None, keys: KeysLike | None, asked: Mapping[str, object]
+        self, target: str | os.PathLike[str], as_of: TimeLike | None, keys: KeysLike | None, asked: Mapping[str, object]
     ) -> Peek:
         """Return the command that asks for a collection's rows, as `Handle.peek` is asked for them."""
         path = self._path_of(target)
@@ -95,7 +95,7 @@ class Peeks:
         plan = _asked_of(target, asked)
         if keys is not None:
             plan["keys"] = text_of_keys(self._keys_of(target, path, keys))
-        time = self._time_of(path or target, at)
+        time = self._time_of(path or target, as_of)
         return Peek(uuid.uuid4().hex, time, collection=None if path else target, path=path, plan=json.dumps(plan))
 
     def _path_of(self, target: str | os.PathLike[str]) -> str | None:
@@ -131,7 +131,7 @@ class Peeks:
         assert found is not None
         return found
 
-    def _time_of(self, target: str, at: TimeLike | None) -> tuple[int, ...]:
+    def _time_of(self, target: str, as_of: TimeLike | None) -> tuple[int, ...]:
         """Return the time of a peek: as given, or the newest that is complete.
 
         Raises
@@ -152,18 +152,18 @@ class Peeks:
                 there = state.instance.collection(target)
                 domain = state.domain_of(target)
                 upper = domain.minimum_frontier if there.upper is None else there.upper
-            if at is None and upper.less_equal(domain.minimum):
+            if as_of is None and upper.less_equal(domain.minimum):
                 failed = self._worker.failure_behind(target, upper, f"could not peek {target!r}")
                 if failed is not None:
                     raise failed
-        if at is not None:
-            return domain.parse_time(at)
+        if as_of is not None:
+            return domain.parse_time(as_of)
         if upper.is_empty:
             return tuple(kind.hi for kind in domain.types)
         newest = upper.elements[0][0] - 1
         if domain.arity > 1 or newest < domain.minimum[0]:
             msg = f"could not peek {target!r}: found no time that is complete, upper={domain.render_frontier(upper)}"
-            raise NotBeyondError(msg, hint="give at=… to wait for it", time=domain.minimum, frontier=upper.to_json())
+            raise NotBeyondError(msg, hint="give as_of=… to wait for it", time=domain.minimum, frontier=upper.to_json())
         return (newest,)
 
     # Answers -------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class Peeks:
             else:
                 path, name = (asked.path, "") if asked.path else self._paths[asked.id]
         if relation is not None:
-            return peek(_as_log(table), at=0, timeout_s=0, **options)
+            return peek(_as_log(table), as_of=0, timeout_s=0, **options)
         assert path is not None
         log = state.opened(path) if asked.collection is None else state.own_log(path, name)
         if log is None:
@@ -261,7 +261,7 @@ class Peeks:
         at = written(log.domain, asked.time)
         return peek(
             path,
-            at=at,
+            as_of=at,
             timeout_s=0,
             job=state.runtime.job,
             storage_options=state.directory.options(path) or None,

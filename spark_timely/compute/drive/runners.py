@@ -210,7 +210,7 @@ class Runner(ABC):
                 raise InvalidUsageError(msg, hint="describe it with the domain of its imports")
         self._check_own(what)
         if domain.arity > 1 and not dataflow.until.is_empty:
-            msg = f"{what}: found until={dataflow.until!r}"
+            msg = f"{what}: found up_to={dataflow.until!r}"
             raise InvalidUsageError(msg, hint="times of several coordinates have no such end: leave it out")
         if domain.arity > 1 and self.written and dataflow.as_of != domain.minimum_frontier:
             msg = f"{what}: found as_of={dataflow.as_of!r}"
@@ -218,7 +218,7 @@ class Runner(ABC):
             raise InvalidUsageError(msg, hint=hint)
         kept = [export.id for export in dataflow.exports if export.kind in ("index", "log")]
         if kept and not dataflow.until.is_empty:
-            msg = f"{what}: found until={dataflow.until!r} for export {kept[0]!r}"
+            msg = f"{what}: found up_to={dataflow.until!r} for export {kept[0]!r}"
             raise InvalidUsageError(msg, hint="an index or log ends with its imports: subscribe for an end of its own")
 
     @abstractmethod

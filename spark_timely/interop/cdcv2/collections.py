@@ -276,7 +276,9 @@ class CdcImport:
             self._attach(self._make())
         if self._writer is None:
             assert self._log is not None
-            self._writer = self._log.writer(self._stream, owner=self._owner, at=np.array(self._log.domain.minimum))
+            minimum = np.array(self._log.domain.minimum)
+            self._log.core.open_stream(self._stream, owner=self._owner, at=minimum)
+            self._writer = self._log.writer(self._stream, owner=self._owner)
         return self._writer
 
     @property

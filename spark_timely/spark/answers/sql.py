@@ -108,7 +108,7 @@ def sql(
     *,
     names: Mapping[str, str | os.PathLike[str] | Log] | None = None,
     as_of: TimeLike | None = None,
-    at_least: TimeLike | None = None,
+    as_of_at_least: TimeLike | None = None,
     forgotten: bool = False,
     functions: Sequence[str] = (),
     timeout_s: float = 60.0,
@@ -132,7 +132,7 @@ def sql(
         What the tables of the text are. Logs that it does not read are not opened.
     as_of : time, optional
         The time; it may be one that is still open, and is waited for then.
-    at_least : time, optional
+    as_of_at_least : time, optional
         The first time that can be read and is not before this one.
     forgotten : bool
         Whether contents of a stream log that has forgotten messages are those that it still has. Else such a log is
@@ -199,7 +199,7 @@ def sql(
     check_columns([query], {name: schemas[log_id] for name, log_id in own.items()}, attempt=attempt)
     opened = list(targets.items())
     found = at_one_time(
-        opened, attempt=attempt, as_of=as_of, at_least=at_least, forgotten=forgotten, timeout_s=timeout_s
+        opened, attempt=attempt, as_of=as_of, as_of_at_least=as_of_at_least, forgotten=forgotten, timeout_s=timeout_s
     )
     domain, time = found.explanation.domain, found.time
     bare = bool(markers(scanned_text(query.query, attempt)))
@@ -241,7 +241,7 @@ def at_one_time(
     *,
     attempt: str,
     as_of: TimeLike | None = None,
-    at_least: TimeLike | None = None,
+    as_of_at_least: TimeLike | None = None,
     forgotten: bool = False,
     timeout_s: float = 60.0,
 ) -> AtOneTime:
@@ -253,7 +253,7 @@ def at_one_time(
         Names, and logs as they are now: see `opened_targets`.
     attempt : str
         For errors: what is done with them.
-    as_of, at_least, forgotten, timeout_s
+    as_of, as_of_at_least, forgotten, timeout_s
         As of `sql`.
 
     Raises
@@ -263,7 +263,7 @@ def at_one_time(
     """
     seconds_of(f"could not {attempt}", "timeout_s", timeout_s)
     domain = domain_of(opened)
-    first = choose_time(domain, [input_of(*each) for each in opened], as_of=as_of, at_least=at_least)
+    first = choose_time(domain, [input_of(*each) for each in opened], as_of=as_of, as_of_at_least=as_of_at_least)
     check_complete(attempt, first)
     logs = tuple(log for _, log in opened)
     for log in logs:

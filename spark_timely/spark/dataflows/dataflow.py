@@ -107,7 +107,7 @@ class Dataflow(Scope):
         self.checkpoint = checkpoint
         self._watched: dict[str, tuple[Log, Callable[[], FileView]]] = {}
 
-    def joined_options(self, credential: str | None, storage_options: Mapping[str, str] | None) -> dict[str, str]:
+    def _joined_options(self, credential: str | None, storage_options: Mapping[str, str] | None) -> dict[str, str]:
         """Return storage options with those of a credential that a session of this process knows, or of a function."""
         return joined_options(credential, storage_options, named_here())
 

@@ -160,7 +160,7 @@ def sql_text(text: str, /) -> str:
 def snapshot(
     spark: SparkSession,
     log: str | os.PathLike[str] | Log,
-    time: TimeLike,
+    as_of: TimeLike,
     /,
     *,
     diffs: bool = ...,
@@ -182,13 +182,13 @@ def snapshot(
 def snapshot(
     spark: SparkSession,
     of: str | os.PathLike[str] | Log | Cut | Mapping[str, object],
-    time: TimeLike | None = None,
+    as_of: TimeLike | None = None,
     /,
     *,
     diffs: bool = False,
     storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame | tuple[DataFrame, ...]:
-    """Return the contents of a collection log at a closed time, or what the logs of a cut hold as of it.
+    """Return the contents of a collection log as of a closed time, or what the logs of a cut hold as of it.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def snapshot(
         Classic or Connect; the data source must be known to it (`register`).
     of : path or Log, or a Cut or its JSON
         A log with a time; or a cut alone, as `spark_timely.cut` made it, here or in another process.
-    time : time
+    as_of : time
         Of a log: as `TimeDomain.parse_time` takes it; not beyond the log's frontier.
     diffs : bool
         Whether to give distinct rows and how often each is contained, in ``_diff``, instead of each row
@@ -240,15 +240,15 @@ def snapshot(
 
     if isinstance(of, Cut):
         cut = of
-    elif isinstance(of, Mapping) or (time is None and isinstance(of, str) and of.lstrip().startswith("{")):
+    elif isinstance(of, Mapping) or (as_of is None and isinstance(of, str) and of.lstrip().startswith("{")):
         cut = Cut.from_json(of)
-    elif time is None:
+    elif as_of is None:
         msg = f"could not take a snapshot: found no time beside log {shown(of.path if isinstance(of, Log) else of)}"
         raise InvalidUsageError(msg, hint="give a time of the log that is complete, or a cut in place of the log")
     else:
-        return _at_time(spark, of, time, storage_options, diffs=diffs)
-    if time is not None:
-        msg = f"could not take a snapshot of a cut: found a time beside it, {shown(time)}"
+        return _at_time(spark, of, as_of, storage_options, diffs=diffs)
+    if as_of is not None:
+        msg = f"could not take a snapshot of a cut: found a time beside it, {shown(as_of)}"
         raise InvalidUsageError(msg, hint="leave the time out: a cut says as of when its logs are")
     return _at_cut(spark, cut, storage_options, diffs=diffs)
 

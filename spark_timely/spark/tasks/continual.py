@@ -502,7 +502,7 @@ class ContinualTask(Dataflow):
         spark: SparkSession,
         /,
         *,
-        until: TimeLike | None = None,
+        up_to: TimeLike | None = None,
         read_only: bool = False,
         resume: Literal["latest"] | None = None,
         **options: Any,  # noqa: ANN401 - those of Dataflow.start
@@ -513,7 +513,7 @@ class ContinualTask(Dataflow):
         ----------
         spark : pyspark.sql.SparkSession
             Classic or Connect. The first start records its settings that answers depend on; later ones use those.
-        until : time, optional
+        up_to : time, optional
             The task writes at times before this one, and then waits.
         read_only : bool
             Whether the task follows and writes nothing, until `allow_writes`.
@@ -531,7 +531,7 @@ class ContinualTask(Dataflow):
             raise InvalidUsageError(msg, hint="say resume='latest', or nothing")
         self.plan = replace(
             self.plan,
-            until=None if until is None else domain.parse_time(until)[0],
+            until=None if up_to is None else domain.parse_time(up_to)[0],
             read_only=bool(read_only),
             skips=resume == "latest",
         )

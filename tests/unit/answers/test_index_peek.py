@@ -39,7 +39,7 @@ def log(tmp_path: Path) -> Log:
 def test_runs_answer_each_time_that_they_have(log: Log) -> None:
     name = os.path.basename(index(log, ["k"]))
     for at, expected in ((0, []), (1, [(1, "a", 1)]), (2, [(1, "c", 1)]), (None, [(1, "c", 1)])):
-        rows, way = told(log, at=at, keys={"k": [1, 7]})
+        rows, way = told(log, as_of=at, keys={"k": [1, 7]})
         assert (rows, way.way, way.index, way.files) == (expected, "index", name, 0)
 
 
@@ -48,15 +48,15 @@ def test_index_that_lags_is_used_for_its_part(log: Log) -> None:
     append(log, [(3, -1, 1, "c"), (4, 1, 1, "d"), (4, 1, 3, "e")], 5)
     rows, way = told(log, keys={"k": [1, 2, 3]})
     assert (rows, way.way, way.files) == ([(1, "d", 1), (2, "b", 2), (3, "e", 1)], "index", 1)
-    assert told(log, at=3, keys={"k": [1]})[0] == []
-    assert told(log, at=2, keys={"k": [1]})[1].files == 0
+    assert told(log, as_of=3, keys={"k": [1]})[0] == []
+    assert told(log, as_of=2, keys={"k": [1]})[1].files == 0
 
 
 def test_idle_log_makes_nobody_wait_for_its_index(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     index(log, ["k"])
     append(log, [], 50)
     monkeypatch.setattr(peeks, "wait_until", lambda *_, **__: pytest.fail("it waited"))
-    rows, way = told(log, at=40, keys={"k": [1]})
+    rows, way = told(log, as_of=40, keys={"k": [1]})
     assert (rows, way.way) == ([(1, "c", 1)], "index")
 
 
@@ -77,14 +77,14 @@ def test_below_the_since_of_an_index_the_log_is_read(log: Log) -> None:
     for time in range(3, 9):
         append(log, [(time, 1, time, "x")], time + 1)
         index(log, ["k"], lo=time + 1)  # its runs are merged, and times moved
-    rows, way = told(log, at=1, keys={"k": [1]})
+    rows, way = told(log, as_of=1, keys={"k": [1]})
     assert (rows, way.way) == ([(1, "a", 1)], "log")
     assert "has forgotten the time: found since=" in way.why
     assert told(log, keys={"k": [1]})[1].way == "index"
     log.allow_compaction([3])
-    assert told(log, at=3, keys={"k": [1]})[0] == [(1, "c", 1)]
+    assert told(log, as_of=3, keys={"k": [1]})[0] == [(1, "c", 1)]
     with pytest.raises(SinceViolationError, match=r"at 2: found since=\[3\], upper=\[9\]"):
-        told(log, at=2, keys={"k": [1]})
+        told(log, as_of=2, keys={"k": [1]})
 
 
 def test_index_that_the_log_has_moved_past_is_not_used(log: Log) -> None:
@@ -92,7 +92,7 @@ def test_index_that_the_log_has_moved_past_is_not_used(log: Log) -> None:
     append(log, [(3, 1, 1, "d"), (5, -1, 1, "d")], 9)
     log.allow_compaction([4])
     log.compact()
-    rows, way = told(log, at=4, keys={"k": [1]})
+    rows, way = told(log, as_of=4, keys={"k": [1]})
     assert (rows, way.way) == ([(1, "c", 1), (1, "d", 1)], "log")
 
 
@@ -161,7 +161,7 @@ def test_messages_of_a_stream_are_looked_up(tmp_path: Path) -> None:
     append(log, [(3, 1, "c")], 4)
     rows, way = told(log, keys={"k": [1]})
     assert (rows, way.way) == ([(1, "a", 2), (1, "c", 1)], "index")
-    assert told(log, at=1, keys={"k": [1]})[0] == [(1, "a", 1)]
+    assert told(log, as_of=1, keys={"k": [1]})[0] == [(1, "a", 1)]
     log.allow_compaction([2])
     rows, way = told(log, keys={"k": [1]}, forgotten=True)
     assert (rows, way.way) == ([(1, "a", 1), (1, "c", 1)], "log")

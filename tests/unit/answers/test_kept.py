@@ -84,7 +84,7 @@ def test_small_files_are_read_once_and_later_ones_are_added(monkeypatch: pytest.
     log = log_of(5)
     rows, way = told(log, keys={"k": [3]})
     assert (rows, way.files, way.files_read) == ([{"k": 3, "word": "w3", "_diff": 1}], 5, 5)
-    for asked in ({"keys": {"k": [4]}}, {"keys": {"k": [4]}, "at": 2}, {"keys": {"word": ["w1"]}}, {}):
+    for asked in ({"keys": {"k": [4]}}, {"keys": {"k": [4]}, "as_of": 2}, {"keys": {"word": ["w1"]}}, {}):
         assert told(log, **asked)[1].files_read == 0, asked
     append(log, [(5, 1, 3, "again")], 6)
     rows, way = told(log, keys={"k": [3]})

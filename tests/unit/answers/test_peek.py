@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from collections.abc import Callable
@@ -69,8 +70,8 @@ def never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rows_are_those_of_a_snapshot(log: Log) -> None:
     for at in (0, 1, 2):
-        assert rows_of(log, at=at) == sorted(tuple(row.values()) for row in log.snapshot(at).to_pylist())
-    assert rows_of(log) == rows_of(log, at=2)
+        assert rows_of(log, as_of=at) == sorted(tuple(row.values()) for row in log.snapshot(at).to_pylist())
+    assert rows_of(log) == rows_of(log, as_of=2)
 
 
 def test_time_before_since_is_refused_before_anybody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,9 +81,9 @@ def test_time_before_since_is_refused_before_anybody_waits(monkeypatch: pytest.M
     with pytest.raises(
         SinceViolationError, match=r"could not peek log 'memory' at 3: found since=\[4\], upper=\[5\]"
     ) as e:
-        peek(log, at=3)
+        peek(log, as_of=3)
     assert (e.value.as_of, e.value.since) == (3, "[4]")
-    assert rows_of(log, at=4) == [(1, "a", 1)]
+    assert rows_of(log, as_of=4) == [(1, "a", 1)]
 
 
 def test_since_is_looked_at_before_upper(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,32 +92,38 @@ def test_since_is_looked_at_before_upper(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(log, "since", lambda: Antichain.of(50))
     never_waits(monkeypatch)
     with pytest.raises(SinceViolationError, match=r"at 10: found since=\[50\], upper=\[5\]"):
-        peek(log, at=10, timeout_s=math.inf)
+        peek(log, as_of=10, timeout_s=math.inf)
 
 
-def test_since_that_passes_while_somebody_waits_is_refused(log: Log) -> None:
-    other = log.core.another()  # type: ignore[attr-defined]
-    begun = start_peek(log, at=5, timeout_s=60)
+def test_since_that_passes_while_somebody_waits_is_refused(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = log.another()  # type: ignore[attr-defined]
+    begun = start_peek(log, as_of=5, timeout_s=60)
     append(other, [], 9)
     assert begun.result(60).num_rows == 2
 
-    def failure() -> None:
-        append(other, [], 20)
-        other.allow_compaction([15])
+    refresh, looks = log.refresh, itertools.count()
 
+    def refreshed() -> bool:
+        if next(looks) == 1:
+            append(other, [], 20)
+            other.allow_compaction([15])
+        return refresh()
+
+    monkeypatch.setattr(log, "refresh", refreshed)
     # The time is complete at the second look, and forgotten: both are found at once.
     with pytest.raises(SinceViolationError, match=r"at 10: found since=\[15\], upper=\[20\]"):
-        peek(log, at=10, timeout_s=60, failure=failure)
+        peek(log, as_of=10, timeout_s=60)
+    assert next(looks) == 2
 
 
 def test_time_that_is_not_complete_is_waited_for(log: Log) -> None:
-    begun = start_peek(log, at=3)
+    begun = start_peek(log, as_of=3)
     with pytest.raises(WaitTimeoutError, match="found no answer after 0 seconds"):
         begun.result(0)
     with pytest.raises(InvalidUsageError, match="could not wait for a peek: found timeout_s=nan"):
         begun.result(math.nan)
     assert (begun.answer, begun.explanation) == (None, None)
-    append(log.core.another(), [(3, 1, 9, "z")], 4)  # type: ignore[attr-defined]
+    append(log.another(), [(3, 1, 9, "z")], 4)  # type: ignore[attr-defined]
     assert begun.result(60)["k"].to_pylist().count(9) == 1
     assert isinstance(begun.answer, Rows)
 
@@ -126,22 +133,8 @@ def test_wait_that_is_over_names_both_frontiers(log: Log) -> None:
         WaitTimeoutError,
         match=r"could not peek log 'memory' at 7: found since=\[0\], upper=\[3\] after 0 seconds — hint",
     ) as error:
-        peek(log, at=7, timeout_s=0)
+        peek(log, as_of=7, timeout_s=0)
     assert error.value.frontier == "[3]"
-
-
-def test_failure_of_what_maintains_the_log_is_told_at_once(log: Log) -> None:
-    asked: list[int] = []
-
-    def failure() -> Exception | None:
-        asked.append(1)
-        return ZeroDivisionError("it divides by zero")
-
-    with pytest.raises(ZeroDivisionError, match="it divides by zero"):
-        peek(log, at=3, timeout_s=math.inf, failure=failure)
-    assert asked == [1]
-    assert peek(log, at=2, failure=failure).num_rows == 2
-    assert asked == [1]
 
 
 def test_without_a_time_it_is_the_newest_that_is_complete(log: Log) -> None:
@@ -164,12 +157,12 @@ def test_product_times_need_a_time_and_are_ordered_as_products() -> None:
     append(log, [((1, 5), 1, 1, "a"), ((5, 1), 1, 2, "b"), ((2, 2), 1, 3, "c")], [(9, 9)])
     with pytest.raises(InvalidUsageError, match="times of 2 coordinates, of which none is the newest: since="):
         peek(log)
-    assert [row[1] for row in rows_of(log, at=(2, 5))] == ["a", "c"]
-    assert [row[1] for row in rows_of(log, at=(5, 4), keys={"k": [1, 2, 3]})] == ["b", "c"]
+    assert [row[1] for row in rows_of(log, as_of=(2, 5))] == ["a", "c"]
+    assert [row[1] for row in rows_of(log, as_of=(5, 4), keys={"k": [1, 2, 3]})] == ["b", "c"]
     # The frontier is beyond it in one coordinate alone.
     with pytest.raises(WaitTimeoutError):
-        peek(log, at=(9, 9), timeout_s=0)
-    assert len(rows_of(log, at=(8, 100))) == 3
+        peek(log, as_of=(9, 9), timeout_s=0)
+    assert len(rows_of(log, as_of=(8, 100))) == 3
 
 
 # Streams -------------------------------------------------------------------------------------------------
@@ -188,14 +181,14 @@ def test_stream_that_has_forgotten_is_refused_unless_allowed() -> None:
     log.compact()
     assert rows_of(log, forgotten=True) == [(1, "a", 1), (2, "b", 1)]
     with pytest.raises(SinceViolationError, match=r"at 1: found since=\[2\], upper=\[4\]"):
-        peek(log, at=1, forgotten=True)
+        peek(log, as_of=1, forgotten=True)
 
 
 # One answer ----------------------------------------------------------------------------------------------
 
 
 def test_canceled_peek_is_canceled_whatever_comes(log: Log) -> None:
-    begun = start_peek(log, at=3)
+    begun = start_peek(log, as_of=3)
     assert begun.cancel()
     append(log, [], 4)
     with pytest.raises(CanceledError, match="could not peek: found that it was canceled"):
@@ -210,7 +203,7 @@ def test_peek_with_an_answer_is_not_canceled(log: Log) -> None:
     table = begun.result(60)
     assert not begun.cancel()
     assert begun.result() is table
-    failed = start_peek(log, at="never")
+    failed = start_peek(log, as_of="never")
     with pytest.raises(InvalidUsageError):
         failed.result(60)
     assert isinstance(failed.answer, Failed)
@@ -239,7 +232,7 @@ def test_canceled_peek_stops_waiting(monkeypatch: pytest.MonkeyPatch, log: Log) 
             ended.set()
 
     monkeypatch.setattr(peeks, "wait_until", waits)
-    begun = start_peek(log, at=100, timeout_s=math.inf)
+    begun = start_peek(log, as_of=100, timeout_s=math.inf)
     assert begun.cancel()
     # Where it was canceled before it began to wait, it does not wait long either.
     assert ended.wait(60)
@@ -269,11 +262,11 @@ def test_condition_that_fails_for_an_absent_row_fails_the_peek() -> None:
     for at, error in ((0, False), (2, True), (4, True)):
         if error:
             with pytest.raises(InvalidUsageError, match="could not compute condition 'k \\+ 1 > 0': overflow"):
-                peek(log, at=at, where="k + 1 > 0")
+                peek(log, as_of=at, where="k + 1 > 0")
         else:
-            assert rows_of(log, at=at, where="k + 1 > 0") == []
+            assert rows_of(log, as_of=at, where="k + 1 > 0") == []
     # Not one of another key.
-    assert rows_of(log, at=4, where="k + 1 > 0", keys={"k": [1]}) == [(1, "b", 1)]
+    assert rows_of(log, as_of=4, where="k + 1 > 0", keys={"k": [1]}) == [(1, "b", 1)]
 
 
 def test_limit_of_nothing_and_no_keys_read_nothing(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
@@ -283,7 +276,7 @@ def test_limit_of_nothing_and_no_keys_read_nothing(monkeypatch: pytest.MonkeyPat
     assert peek(log, keys={"k": []}, order_by="k").num_rows == 0
     # Times are looked at all the same.
     with pytest.raises(WaitTimeoutError):
-        peek(log, at=9, limit=0, timeout_s=0)
+        peek(log, as_of=9, limit=0, timeout_s=0)
 
 
 def many_files(monkeypatch: pytest.MonkeyPatch, path: Path, *, take_away: bool = False) -> tuple[Log, KeptFiles]:
@@ -317,9 +310,9 @@ def test_bounds_of_row_groups_leave_most_unread(monkeypatch: pytest.MonkeyPatch,
     log = create_log(str(tmp_path / "log"), SCHEMA, kind="collection", minimum=(0,), flush=False)
     append(log, [(1, 1, k, f"w{k:03}") for k in range(100)] + [(2, 1, None, None)], 3)
     for keys, groups in (({"k": [5]}, 1), ({"k": [5, 55]}, 2), ({"k": [1000]}, 0), ({"word": ["w010", "w099"]}, 2)):
-        way = explained(log, at=1, keys=keys)
+        way = explained(log, as_of=1, keys=keys)
         assert (way.way, way.row_groups) == ("log", groups), keys
-    assert explained(log, at=0).row_groups == 0
+    assert explained(log, as_of=0).row_groups == 0
     assert rows_of(log, keys={"k": [None]}) == [(None, None, 1)]
     assert rows_of(log, keys={("word", "k"): [("w055", 55), ("w055", 54)]}) == [(55, "w055", 1)]
 
@@ -400,7 +393,7 @@ def test_far_logs_are_answered_alike(monkeypatch: pytest.MonkeyPatch, log: Log) 
     held = KeptFiles()
     monkeypatch.setattr(peeks, "kept_files", lambda *_: held)
     assert (rows_of(log), rows_of(log, keys={"k": [2]})) == expected
-    append(log.core.another(), [(3, 1, 9, "z")], 4)  # type: ignore[attr-defined]
+    append(log.another(), [(3, 1, 9, "z")], 4)  # type: ignore[attr-defined]
     assert (9, "z", 1) in rows_of(log)
 
 
@@ -429,7 +422,7 @@ def test_columns_that_came_later_are_null_before(tmp_path: Path) -> None:
         ({"timeout_s": "1 minute"}, InvalidUsageError, "found timeout_s='1 minute'"),
         ({"timeout_s": -1}, InvalidUsageError, "found timeout_s=-1"),
         ({"timeout_s": math.nan}, InvalidUsageError, "found timeout_s=nan"),
-        ({"at": "x"}, InvalidUsageError, "could not read a time"),
+        ({"as_of": "x"}, InvalidUsageError, "could not read a time"),
         ({"select": []}, InvalidUsageError, r"found select=\[\]"),
         ({"select": [["k"]]}, InvalidUsageError, "found select="),
         ({"select": ["k", "k"]}, InvalidUsageError, r"found select=\['k', 'k'\]"),
@@ -458,11 +451,12 @@ def test_place_without_a_log_is_refused(tmp_path: Path) -> None:
 def test_explanation_is_for_programs_too(log: Log) -> None:
     way = explained(log, keys={"k": [2]})
     assert way.to_dict() | {"files_read": 0} == {
-        "way": "log", "why": "the log has no index by these keys", "at": 2, "since": [0], "upper": [3], "index": None,
+        "way": "log", "why": "the log has no index by these keys", "as_of": 2, "since": [0], "upper": [3],
+        "index": None,
         "files": 1, "row_groups": 0, "files_read": 0, "size_bytes": 0,
     }  # fmt: skip
     assert (way.since, way.upper) == (Antichain.of(0), Antichain.of(3))
-    assert np.array(way.at).tolist() == [2]
+    assert np.array(way.as_of).tolist() == [2]
 
 
 # A mistake that only this order of steps shows -----------------------------------------------------------
@@ -507,9 +501,9 @@ def test_question_that_is_kept_is_answered_as_the_first_time(log: Log) -> None:
     ]
     for at in (1, 2):
         for question in asked:
-            again = peek(log, at=at, **question)
+            again = peek(log, as_of=at, **question)
             fresh = log_of((1, 1, 1, "a"), (1, 2, 2, "b"), (2, -1, 1, "a"), (2, 1, 3, "c"))
-            assert again.sort_by("_diff").to_pylist() == peek(fresh, at=at, **question).sort_by("_diff").to_pylist()
+            assert again.sort_by("_diff").to_pylist() == peek(fresh, as_of=at, **question).sort_by("_diff").to_pylist()
 
 
 def test_question_that_is_kept_is_of_one_snapshot(log: Log) -> None:
@@ -518,7 +512,7 @@ def test_question_that_is_kept_is_of_one_snapshot(log: Log) -> None:
     assert rows_of(log, keys={"k": [9]}) == [(9, "z", 1)]
     log.allow_compaction(3)
     with pytest.raises(SinceViolationError):
-        peek(log, at=2, keys={"k": [9]})
+        peek(log, as_of=2, keys={"k": [9]})
 
 
 def test_threads_of_peeks_are_used_again(tmp_path: Path) -> None:

@@ -64,11 +64,11 @@ def subscribe(**fields: Any) -> SubscribeStatement:
         ("SELECT * FROM orders OFFSET 3", peek(offset=3)),
         (f"SELECT * FROM orders LIMIT {2**63} OFFSET {2**64}", peek(limit=2**63, offset=2**64)),
         ("SELECT * FROM orders AS OF -4", peek(as_of=-4)),
-        ("SELECT * FROM orders AS OF AT LEAST '2013-06-12T08:00Z'", peek(at_least="2013-06-12T08:00Z")),
+        ("SELECT * FROM orders AS OF AT LEAST '2013-06-12T08:00Z'", peek(as_of_at_least="2013-06-12T08:00Z")),
         ("SELECT * FROM orders AS OF date '2013-06-12'", peek(as_of="2013-06-12")),
         ('SELECT * FROM orders as of timestamp "2013-06-12T08:00Z"', peek(as_of="2013-06-12T08:00Z")),
         ("SELECT * FROM orders AS OF (1, -2)", peek(as_of=(1, -2))),
-        ("SELECT * FROM orders AS OF AT LEAST ('2013-06-12', 3)", peek(at_least=("2013-06-12", 3))),
+        ("SELECT * FROM orders AS OF AT LEAST ('2013-06-12', 3)", peek(as_of_at_least=("2013-06-12", 3))),
         # Columns that are called as words of statements are.
         ("SELECT subscribe, timestamp, version, key FROM orders ORDER BY timestamp AS OF 3",
          peek(select=("subscribe", "timestamp", "version", "key"), order_by=(("timestamp", *ASC),), as_of=3)),
@@ -136,7 +136,7 @@ def test_select_of_rows_of_one_log_is_a_peek(text: str, expected: PeekStatement)
 def test_any_other_select_is_for_spark_byte_for_byte(query: str) -> None:
     assert parse(query, names=NAMES) == SqlStatement(query)
     assert parse(f" /* x */ {query}  -- y\n AS  OF '2013' ; -- z", names=NAMES) == SqlStatement(query, as_of="2013")
-    assert parse(f"{query} as of at least 7", names=NAMES) == SqlStatement(query, at_least=7)
+    assert parse(f"{query} as of at least 7", names=NAMES) == SqlStatement(query, as_of_at_least=7)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_conditions_of_peeks_are_those_that_predicates_take() -> None:
         ),
         (
             "SUBSCRIBE orders WITH (SNAPSHOT = false) ENVELOPE UPSERT (KEY (a)) AS OF AT LEAST 3 UP TO 9",
-            subscribe(envelope="upsert", key=("a",), snapshot=False, at_least=3, up_to=9),
+            subscribe(envelope="upsert", key=("a",), snapshot=False, as_of_at_least=3, up_to=9),
         ),
         (
             "SUBSCRIBE orders WITHIN TIMESTAMP ORDER BY mz_diff DESC, a NULLS LAST UP TO (1, 2)",
@@ -220,7 +220,7 @@ def test_conditions_of_peeks_are_those_that_predicates_take() -> None:
         ("COPY orders TO 'x' WITH (MAX FILE SIZE = 20000000)", CopyStatement(peek(), "x", "parquet", 20_000_000)),
         (
             "copy (select count(*) from orders, (select 1) x) to 'x' with (format = PARQUET) as of at least 4;",
-            CopyStatement(SqlStatement("select count(*) from orders, (select 1) x", at_least=4), "x"),
+            CopyStatement(SqlStatement("select count(*) from orders, (select 1) x", as_of_at_least=4), "x"),
         ),
     ],
 )
@@ -395,7 +395,7 @@ _WHERE = st.sampled_from([None, "a = 1", "a IS NULL AND (b < 'LIMIT' OR c)", "k 
 
 @st.composite
 def _times(draw: st.DrawFn) -> dict[str, Any]:
-    kind = draw(st.sampled_from(["none", "as_of", "at_least"]))
+    kind = draw(st.sampled_from(["none", "as_of", "as_of_at_least"]))
     return {} if kind == "none" else {kind: draw(_TIME)}
 
 

@@ -145,8 +145,8 @@ def test_log_in_which_nothing_is_complete_begins_at_its_minimum() -> None:
 
 def test_at_least_is_the_earliest_that_can_be_read(log: MemoryLog) -> None:
     log.allow_compaction([3])
-    for at_least, as_of in ((1, 3), (3, 3), (4, 4), (9, 9)):
-        with subscribe(log, at_least=at_least) as subscription:
+    for as_of_at_least, as_of in ((1, 3), (3, 3), (4, 4), (9, 9)):
+        with subscribe(log, as_of_at_least=as_of_at_least) as subscription:
             assert subscription.as_of == as_of
 
 
@@ -478,7 +478,7 @@ def test_forgetful_stream_is_refused_with_contents_unless_said() -> None:
     for options in ({"forgotten": True}, {"snapshot": False}):
         with pytest.raises(SinceViolationError, match=r"since=\[3\].*upper=\[6\]"):
             subscribe(log, as_of=1, **options)
-    with subscribe(log, at_least=0, snapshot=False) as subscription:
+    with subscribe(log, as_of_at_least=0, snapshot=False) as subscription:
         assert subscription.as_of == 2
 
 
@@ -499,8 +499,8 @@ def test_stream_that_has_forgotten_is_followed_while_it_forgets() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"as_of": 1, "at_least": 1}, "as_of=1, at_least=1"),
-        ({"resume_from": 1, "at_least": 1}, "at_least=1, resume_from=1"),
+        ({"as_of": 1, "as_of_at_least": 1}, "as_of=1, as_of_at_least=1"),
+        ({"resume_from": 1, "as_of_at_least": 1}, "as_of_at_least=1, resume_from=1"),
         ({"as_of": "soon"}, "soon"),
         ({"up_to": "soon"}, "soon"),
         ({"resume_from": "soon"}, "soon"),

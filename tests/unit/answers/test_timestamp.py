@@ -42,7 +42,7 @@ def test_choice_is_what_trying_all_times_finds() -> None:
             since = rng.randrange(12 if upper is None else upper)
             inputs.append(one(since, upper, last=rng.randrange(since, 12)))
         least, known = rng.choice([None, *range(12)]), [each for each in inputs if each.upper]
-        found = choose_time(LONG, inputs, at_least=least)
+        found = choose_time(LONG, inputs, as_of_at_least=least)
         readable = [t for t in range(40) if all(each.since.elements[0][0] <= t for each in inputs)]
         able = [t for t in readable if all(t < each.upper.elements[0][0] for each in known)]
         if least is not None:
@@ -85,10 +85,10 @@ def test_product_times_have_no_newest_but_a_first() -> None:
     inputs = [Input("a", "/a", Antichain.of((1, 2)), Antichain.of((5, 5)))]
     with pytest.raises(InvalidUsageError, match=r"since=\[\[1, 2\]\] and upper=\[\[5, 5\]\].*give as_of"):
         choose_time(domain, inputs)
-    assert choose_time(domain, inputs, at_least=(0, 3)).time == (1, 3)
+    assert choose_time(domain, inputs, as_of_at_least=(0, 3)).time == (1, 3)
     several = [Input("a", "/a", Antichain.of((1, 2), (2, 1)), Antichain.of((5, 5)))]
     with pytest.raises(InvalidUsageError, match="give as_of"):
-        choose_time(domain, several, at_least=(0, 0))
+        choose_time(domain, several, as_of_at_least=(0, 0))
     closed = [Input("a", "/a", Antichain.of((1, 2), (2, 1)), Antichain.empty(2), (4, 4))]
     assert choose_time(domain, closed).time == (4, 4)
 
@@ -102,8 +102,8 @@ def test_times_that_number_different_queries_are_refused() -> None:
 
 
 def test_as_of_and_at_least_together_are_refused() -> None:
-    with pytest.raises(InvalidUsageError, match="as_of=1 and at_least=2"):
-        choose_time(LONG, [one(0, 5)], as_of=1, at_least=2)
+    with pytest.raises(InvalidUsageError, match="as_of=1 and as_of_at_least=2"):
+        choose_time(LONG, [one(0, 5)], as_of=1, as_of_at_least=2)
 
 
 # Logs -------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def test_log_where_nothing_is_complete_is_waited_for(tmp_path: Path) -> None:
         NotBeyondError, match=r"could not ask: found no time that is complete: since=\[5\], upper=\[5\]"
     ):
         check_complete("ask", found)
-    for asked in ({"as_of": 5}, {"at_least": 5}):
+    for asked in ({"as_of": 5}, {"as_of_at_least": 5}):
         check_complete("ask", explain_timestamp(log, **asked))
 
 

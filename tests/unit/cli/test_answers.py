@@ -75,10 +75,10 @@ def ids(run: Run, *arguments: str) -> list[tuple[int, int]]:
 
 def test_peek_prints_the_contents_at_a_time(run: Run, log: Log) -> None:
     assert ids(run, log.path) == [(1, 1), (2, 1), (3, 1)]
-    assert ids(run, log.path, "--at", "2") == [(1, 1), (2, 2), (3, 1)]
-    assert ids(run, log.path, "--at", "0") == []
-    assert ids(run, log.path, "--at", "2", "--limit", "2", "--offset", "1") == [(2, 2)]
-    assert ids(run, log.path, "--at", "2", "--where", "x > 0.4 AND name <> ''") == [(1, 1)]
+    assert ids(run, log.path, "--as-of", "2") == [(1, 1), (2, 2), (3, 1)]
+    assert ids(run, log.path, "--as-of", "0") == []
+    assert ids(run, log.path, "--as-of", "2", "--limit", "2", "--offset", "1") == [(2, 2)]
+    assert ids(run, log.path, "--as-of", "2", "--where", "x > 0.4 AND name <> ''") == [(1, 1)]
     code, out, err = run("peek", log.path, "--select", "id, name", "--order-by", "id DESC")
     assert (code, err) == (0, "")
     assert [line.split() for line in out.splitlines()] == [
@@ -135,8 +135,8 @@ def test_keys_of_several_columns_stand_side_by_side(run: Run, log: Log) -> None:
         (["--order-by", "id +"], 2, "could not read an order"),
         (["--where", "abs(id) = 1"], 2, "in condition 'abs(id) = 1'"),
         (["--json", "--format", "csv"], 2, "found --json with --format csv"),
-        (["--at", "soon"], 2, "soon"),
-        (["--at", "5", "--timeout", "0"], 4, "found since=[0], upper=[5] after 0 seconds"),
+        (["--as-of", "soon"], 2, "soon"),
+        (["--as-of", "5", "--timeout", "0"], 4, "found since=[0], upper=[5] after 0 seconds"),
         (["--max-bytes", "10"], 4, "max_bytes=10"),
         (["--limit", "-1"], 2, "argument --limit: expected a whole number"),
     ],
@@ -160,8 +160,8 @@ def test_peek_that_would_read_too_much_names_the_ways_out(run: Run, log: Log, mo
 def test_peek_explains_on_standard_error(run: Run, log: Log) -> None:
     code, out, err = run("peek", log.path, "--explain", "--json", "--key", "id=1")
     assert (code, len(lines(out))) == (0, 1)
-    assert {name: json.loads(err)[name] for name in ("way", "at", "since", "upper")} == {
-        "way": "log", "at": 4, "since": [0], "upper": [5],
+    assert {name: json.loads(err)[name] for name in ("way", "as_of", "since", "upper")} == {
+        "way": "log", "as_of": 4, "since": [0], "upper": [5],
     }  # fmt: skip
     assert "way" in run("peek", log.path, "--explain")[2].split()
 
@@ -341,7 +341,7 @@ def test_second_signal_interrupts_at_once() -> None:
 def test_subscribe_refuses_in_one_line(run: Run, log: Log) -> None:
     for arguments, code in (
         (["--as-of", "3", "--up-to", "2"], 2),
-        (["--as-of", "3", "--at-least", "2"], 2),
+        (["--as-of", "3", "--as-of-at-least", "2"], 2),
         (["--envelope", "nope"], 2),
         (["--expiry", "soon", "--name", "me"], 2),
         (["--resume-from", "[99]"], 4),
@@ -372,9 +372,9 @@ def test_sql_that_is_a_peek_needs_no_spark(run: Run, log: Log) -> None:
     assert (code, lines(out), err) == (0, [{"id": 1}, {"id": 2}, {"id": 2}, {"id": 3}], "")
     code, out, _ = run("sql", f"SELECT id FROM `{log.path}` WHERE id > 1 ORDER BY id DESC LIMIT 2", "--format", "csv")
     assert (code, out) == (0, "id\n3\n2\n")
-    assert run("sql", "SELECT id FROM orders", *names, "--at-least", "2", "--format", "csv")[1].count("2") == 2
+    assert run("sql", "SELECT id FROM orders", *names, "--as-of-at-least", "2", "--format", "csv")[1].count("2") == 2
     code, _, err = run("sql", "SELECT id FROM orders AS OF 2", *names, "--explain", "--json")
-    assert (code, json.loads(err)["way"], json.loads(err)["at"]) == (0, "log", 2)
+    assert (code, json.loads(err)["way"], json.loads(err)["as_of"]) == (0, "log", 2)
     found = lines(run("sql", "SUBSCRIBE TO orders WITH (SNAPSHOT = false) AS OF 1 UP TO 4", *names)[1])
     assert [row["_time"] for row in found] == [2, 3]
 
@@ -389,7 +389,7 @@ def test_sql_that_is_a_peek_needs_no_spark(run: Run, log: Log) -> None:
         ("SELECT 1", [], 2, "found no table of a log"),
         ("SELECT count(*) FROM orders AS OF 'soon'", [], 2, "soon"),
         ("SELECT id FROM orders AS OF 2", ["--as-of", "3"], 2, "found several times to answer at"),
-        ("SELECT id FROM orders", ["--as-of", "3", "--at-least", "3"], 2, "found several times to answer at"),
+        ("SELECT id FROM orders", ["--as-of", "3", "--as-of-at-least", "3"], 2, "found several times to answer at"),
         ("SELECT nope FROM orders", [], 2, "found no column 'nope'"),
         ("SELECT id FROM orders AS OF 2", ["--max-rows", "3"], 4, "found more than 3 rows — hint: add a LIMIT"),
         ("SELECT id FROM orders AS OF 9", ["--timeout", "0"], 4, "upper=[5]"),
@@ -442,7 +442,7 @@ def test_explain_timestamp(run: Run, log: Log, tmp_path: Path) -> None:
     found = json.loads(run("explain-timestamp", log.path, other.path, "--as-of", "4", "--json")[1])
     assert (found["time"], found["why"], found["at_once"]) == (4, "as_of", False)
     assert [(each["path"], each["at_once"]) for each in found["inputs"]] == [(log.path, True), (other.path, False)]
-    assert run("explain-timestamp", log.path, "--as-of", "3", "--at-least", "3")[0] == 2
+    assert run("explain-timestamp", log.path, "--as-of", "3", "--as-of-at-least", "3")[0] == 2
     assert run("explain-timestamp", log.path, "/nowhere")[0] == 3
     assert run("explain-timestamp")[0] == 2
 

@@ -46,7 +46,7 @@ def test_what_is_far_ahead_is_taken_as_what_can_be_answered(tmp_path: Path) -> N
         assert instance.allow_compaction("totals", [3]) == Antichain.of(6), "what was allowed stays allowed"
         assert instance.allow_compaction("keys", FAR) == Antichain.of(6)
         append(open_log(path), (7, 1, 3, 5), upper=9)
-        assert rows(instance.peek("totals", at=8)) == [*AT_6, (3, 1, 5, 1)]
+        assert rows(instance.peek("totals", as_of=8)) == [*AT_6, (3, 1, 5, 1)]
         with instance.subscribe("totals") as batches:
             batch = batches.next_batch(timeout_s=60)
             assert batch is not None
@@ -72,7 +72,7 @@ def test_an_export_before_its_as_of_may_not_forget_that(tmp_path: Path, caplog: 
     with handle(tmp_path / "instance") as instance:
         assert not [record for record in caplog.records if "compacted" in record.getMessage()]
         append(open_log(path), (8, 1, 1, 5), upper=12)
-        assert rows(instance.peek("later", at=9)) == [(1, 2, 35, 1), (2, 1, 20, 1)]
+        assert rows(instance.peek("later", as_of=9)) == [(1, 2, 35, 1), (2, 1, 20, 1)]
 
 
 def test_an_export_that_is_complete_may_forget_all_it_is_asked(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_an_older_command_log_is_read_as_what_can_be_answered(
     number = max(number for number, _ in there) + 1
     commands.store([*there, (number, rows_of([AllowCompaction("totals", Antichain.of(FAR))])[0][1])])
     with caplog.at_level(logging.WARNING), handle(tmp_path / "instance", read_only=follows) as instance:
-        assert rows(instance.peek("totals", at=6)) == AT_6
+        assert rows(instance.peek("totals", as_of=6)) == AT_6
     (warned,) = [record.getMessage() for record in caplog.records if "compacted" in record.getMessage()]
     assert "'totals'" in warned
     assert "[1000000]" in warned
@@ -126,7 +126,7 @@ def test_golden_instance_answers_although_it_allowed_too_much(name: str, caplog:
             proceed_ahead(folder)
         assert "may be compacted" in caplog.text
         with opened(folder) as instance:
-            found = {(row["k"], row["n"], row["s"]) for row in instance.peek("totals", at=6).to_pylist()}
+            found = {(row["k"], row["n"], row["s"]) for row in instance.peek("totals", as_of=6).to_pylist()}
             assert found == {(1, 1, 30), (3, 2, 11), (4, 1, 40)}
             with instance.subscribe("totals") as batches:
                 batch = batches.next_batch(timeout_s=60)
@@ -163,6 +163,6 @@ def test_whatever_is_allowed_the_newest_time_is_answered(tmp_path: Path, seed: i
                 taken_here.clear()  # what was said within the last second is said once more
                 instance = handle(tmp_path / "instance")
             for each in ids:
-                assert instance.peek(each, at=upper - 1).num_rows
+                assert instance.peek(each, as_of=upper - 1).num_rows
     finally:
         instance.close()

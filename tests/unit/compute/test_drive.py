@@ -71,7 +71,7 @@ def test_index_is_maintained_peeked_and_subscribed(tmp_path: Path, log: Any) -> 
             assert (first[0].lower, folded(first)) == (Antichain.of(0), {(1, 2, 40): 1, (2, 1, 20): 1})
             append(log, (4, -1, 1, 10), (5, 1, 3, 1), upper=6)
             assert folded([*first, *until(batches, 6)]) == {(1, 1, 30): 1, (2, 1, 20): 1, (3, 1, 1): 1}
-        assert rows(instance.peek("totals", at=5)) == [(1, 1, 30, 1), (2, 1, 20, 1), (3, 1, 1, 1)]
+        assert rows(instance.peek("totals", as_of=5)) == [(1, 1, 30, 1), (2, 1, 20, 1), (3, 1, 1, 1)]
         assert instance.show("errors").num_rows == 0
 
 
@@ -116,7 +116,7 @@ def test_an_index_of_logs_that_begin_at_different_times(tmp_path: Path) -> None:
     writers["first"].append(pa.table({"_time": [3, 5], "_diff": [1, -1], "k": [1, 1]}), advance_to=6)
     with handle(tmp_path / "instance") as instance:
         assert instance.await_frontier("counts", 5) == Antichain.of(6)
-        assert [rows(instance.peek("counts", at=time, keys={"k": [1]})) for time in (3, 4, 5)] == [
+        assert [rows(instance.peek("counts", as_of=time, keys={"k": [1]})) for time in (3, 4, 5)] == [
             [(1, 3, 1)], [(1, 4, 1)], [(1, 3, 1)]
         ]  # fmt: skip
 
@@ -194,7 +194,7 @@ def test_followers_answer_as_the_leader_and_one_takes_over(tmp_path: Path, log: 
         for follower in followers:
             follower.await_frontier("totals", 4)
             for at in (3, 4):
-                assert rows(follower.peek("totals", at=at)) == rows(leader.peek("totals", at=at))
+                assert rows(follower.peek("totals", as_of=at)) == rows(leader.peek("totals", as_of=at))
             with follower.subscribe("totals") as batches:
                 assert folded(until(batches, 5)) == {(1, 3, 41): 1, (2, 1, 20): 1}
         two.allow_writes()
@@ -203,7 +203,7 @@ def test_followers_answer_as_the_leader_and_one_takes_over(tmp_path: Path, log: 
         with pytest.raises(OwnershipError, match="taken over by Fence"):
             leader.await_frontier("big", 5)
         leader.close()
-        assert rows(one.peek("totals", at=5)) == rows(two.peek("totals", at=5)) == [(1, 3, 41, 1), (2, 2, 100, 1)]
+        assert rows(one.peek("totals", as_of=5)) == rows(two.peek("totals", as_of=5)) == [(1, 3, 41, 1), (2, 2, 100, 1)]
         two.drop("big")
         with pytest.raises(MissingError):
             two.peek("big")
@@ -312,8 +312,8 @@ def test_index_forgets_what_it_was_allowed_to(tmp_path: Path, log: Any) -> None:
         instance.await_frontier("totals", 5)
         instance.allow_compaction("totals", 5)
         with pytest.raises(SinceViolationError):
-            instance.peek("totals", at=3)
-        assert rows(instance.peek("totals", at=5)) == [(1, 4, 42, 1), (2, 1, 20, 1)]
+            instance.peek("totals", as_of=3)
+        assert rows(instance.peek("totals", as_of=5)) == [(1, 4, 42, 1), (2, 1, 20, 1)]
     with handle(tmp_path / "instance") as instance:
         instance.await_frontier("totals", 5)
         assert rows(instance.peek("totals")) == [(1, 4, 42, 1), (2, 1, 20, 1)]

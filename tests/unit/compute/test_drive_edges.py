@@ -73,12 +73,12 @@ def test_dates_and_timestamps_are_times_as_others(tmp_path: Path, kind: str, col
     with handle(tmp_path / "instance") as instance:
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k", as_of=times[0])
         instance.await_frontier("totals", times[1])
-        assert rows(instance.peek("totals", at=times[0])) == [(1, 1, 10, 1)]
+        assert rows(instance.peek("totals", as_of=times[0])) == [(1, 1, 10, 1)]
         assert rows(instance.peek("totals")) == [(1, 1, 10, 1), (2, 1, 20, 1)]
         with instance.subscribe("totals", as_of=times[1], up_to=times[2]) as batches:
             assert folded(list(batches)) == {(1, 1, 10): 1, (2, 1, 20): 1}
     with handle(tmp_path / "instance") as instance:
-        assert rows(instance.peek("totals", at=times[1])) == [(1, 1, 10, 1), (2, 1, 20, 1)]
+        assert rows(instance.peek("totals", as_of=times[1])) == [(1, 1, 10, 1), (2, 1, 20, 1)]
 
 
 def test_product_times_are_refused_where_they_cannot_be(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_input_that_is_empty_and_one_that_is_complete(tmp_path: Path) -> None:
             assert folded(list(batches)) == {(1, 1, 10): 1}
         append(empty, (0, 1, 5, 5), upper=2)
         instance.await_frontier("none", 1)
-        assert rows(instance.peek("none", at=0)) == [(5, 1, 5, 1)]
+        assert rows(instance.peek("none", as_of=0)) == [(5, 1, 5, 1)]
     with handle(tmp_path / "instance") as instance:
         assert instance.await_frontier("all", 10**9) == Antichain.empty()
         assert rows(instance.peek("all", keys={"k": [1]})) == [(1, 1, 10, 1)]
@@ -135,13 +135,13 @@ def test_as_of_in_the_future_is_waited_for(tmp_path: Path, log: Log) -> None:
         batches = instance.subscribe(TOTALS, imports={"orders": log.path}, as_of=6, up_to=8)
         append(log, (4, 1, 1, 1), (6, 1, 1, 1), upper=7)
         instance.await_frontier("totals", 6)
-        assert rows(instance.peek("totals", at=6)) == [(1, 4, 42, 1), (2, 1, 20, 1)]
+        assert rows(instance.peek("totals", as_of=6)) == [(1, 4, 42, 1), (2, 1, 20, 1)]
         with pytest.raises(SinceViolationError, match="since"):
-            instance.peek("totals", at=4)
+            instance.peek("totals", as_of=4)
     with handle(tmp_path / "instance") as instance:
         append(log, (7, 1, 2, 1), upper=9)
         instance.await_frontier("totals", 8)
-        assert rows(instance.peek("totals", at=8)) == [(1, 4, 42, 1), (2, 2, 21, 1)]
+        assert rows(instance.peek("totals", as_of=8)) == [(1, 4, 42, 1), (2, 2, 21, 1)]
     assert [batch.upper for batch in batches] in ([], [Antichain.of(7)])
 
 
@@ -163,8 +163,8 @@ def test_subscribe_that_ends_before_anything_came_ends(tmp_path: Path, log: Log,
 def test_index_with_an_end_is_refused(tmp_path: Path, log: Log) -> None:
     with handle(tmp_path / "instance") as instance:
         export = Export("x", "index", json.dumps({"folder": instance.directory.new_folder("x"), "key": ["k"]}))
-        with pytest.raises(InvalidUsageError, match="found until="):
-            instance.dataflow("x", TOTALS, [export], imports={"orders": log.path}, until=9)
+        with pytest.raises(InvalidUsageError, match="found up_to="):
+            instance.dataflow("x", TOTALS, [export], imports={"orders": log.path}, up_to=9)
 
 
 # Names and paths ---------------------------------------------------------------------------------
@@ -415,7 +415,7 @@ def test_close_while_steps_and_peeks_are_running(tmp_path: Path, log: Log) -> No
 
     def asks() -> None:
         try:
-            instance.peek("totals", at=9)
+            instance.peek("totals", as_of=9)
         except TimelyError as error:
             errors.append(error)
 
@@ -491,7 +491,7 @@ def test_what_a_follower_reads_may_be_dropped_by_the_leader(tmp_path: Path, log:
 
         def asks() -> None:
             try:
-                follower.peek("totals", at=50)
+                follower.peek("totals", as_of=50)
             except TimelyError as error:
                 failed.append(error)
 
@@ -597,11 +597,11 @@ def test_nothing_grows_with_what_comes_and_goes(tmp_path: Path, log: Log) -> Non
     def come_and_go(times: int) -> None:
         for number in range(times):
             instance.peek("totals", keys={"k": [1]})
-            instance.peek(others[number % 3].path, at=1)
+            instance.peek(others[number % 3].path, as_of=1)
             with pytest.raises(WaitTimeoutError):
-                instance.peek("totals", at=99, timeout_s=0.0)
+                instance.peek("totals", as_of=99, timeout_s=0.0)
             with pytest.raises(WaitTimeoutError):
-                instance.peek(others[number % 3].path, at=99, timeout_s=0.0)
+                instance.peek(others[number % 3].path, as_of=99, timeout_s=0.0)
             if number % 4 == 0:
                 assert list(instance.subscribe("totals", as_of=3, up_to=4))
                 instance.subscribe("totals").close()

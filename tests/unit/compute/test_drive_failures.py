@@ -168,13 +168,13 @@ def test_log_of_another_writer_at_a_path_is_no_answer(tmp_path: Path, log: Log) 
         shutil.rmtree(path)
         shutil.copytree(other.path, path)
         with pytest.raises(DataLossError, match="has not written"):
-            instance.peek("out", at=3)
+            instance.peek("out", as_of=3)
 
 
 def peeks_the_failure(instance: Handle, id_: str, at: int, of: str) -> None:
     """See that a peek is answered by why an export has failed, before its time is over."""
     with pytest.raises(OperatorError, match=rf"could not peek '{id_}' at {at}: found that {of!r}.* has failed: "):
-        instance.peek(id_, at=at, timeout_s=60)
+        instance.peek(id_, as_of=at, timeout_s=60)
 
 
 def test_peek_of_what_failed_is_answered_by_the_failure(tmp_path: Path, log: Log) -> None:
@@ -192,7 +192,7 @@ def test_peek_of_what_failed_is_answered_by_the_failure(tmp_path: Path, log: Log
         for id_ in ("sums", "ones"):
             peeks_the_failure(instance, id_, 4, "sums")
             peeks_the_failure(instance, id_, 9, "sums")
-            assert instance.peek(id_, at=3).num_rows == 2
+            assert instance.peek(id_, as_of=3).num_rows == 2
     with handle(tmp_path / "instance") as instance:
         peeks_the_failure(instance, "ones", 4, "sums")
 
@@ -253,7 +253,7 @@ def test_peek_of_an_export_beside_one_that_failed_is_answered(tmp_path: Path, lo
         append(log, (4, 1, 7, 70), upper=5)
         wait_until(lambda: instance.show("errors").num_rows > 0)
         append(log, (5, 1, 7, 70), upper=6)
-        assert instance.peek("well", at=5).num_rows == 4
+        assert instance.peek("well", as_of=5).num_rows == 4
 
 
 class Broken:
@@ -299,12 +299,12 @@ def test_peeks_of_all_that_reads_what_failed_are_answered(
             if failed in reads[id_]:
                 peeks_the_failure(instance, id_, 4, failed)
             else:
-                assert instance.peek(id_, at=4).num_rows == 3
+                assert instance.peek(id_, as_of=4).num_rows == 3
         # Mended, it gives what it would have given.
         broken.names.clear()
         for id_ in reads:
             instance.await_frontier(id_, 4)
-            assert instance.peek(id_, at=4).num_rows == 3
+            assert instance.peek(id_, as_of=4).num_rows == 3
 
 
 # The main thread ends while another one uses the instance: pools of threads take nothing more from then on.
@@ -349,7 +349,7 @@ def test_newest_peek_of_what_never_began_names_its_failure(tmp_path: Path) -> No
         for id_ in ("sums", "ones"):
             for at in (None, 40):
                 with pytest.raises(OperatorError, match=rf"could not peek '{id_}'.*: found that 'sums'.* has failed: "):
-                    instance.peek(id_, at=at, timeout_s=60)
+                    instance.peek(id_, as_of=at, timeout_s=60)
 
 
 def test_exchanged_folders_are_not_read_as_each_other(tmp_path: Path, log: Log) -> None:
@@ -368,7 +368,7 @@ def test_exchanged_folders_are_not_read_as_each_other(tmp_path: Path, log: Log) 
     with handle(place) as instance:
         for id_ in ("sums", "counts"):
             with pytest.raises((DataLossError, OperatorError), match=r"has not written|owned by|with other columns"):
-                instance.peek(id_, at=3, timeout_s=30)
+                instance.peek(id_, as_of=3, timeout_s=30)
             with pytest.raises(DataLossError, match=f"{id_!r} has not written"):
                 instance.subscribe(f"SELECT k FROM {id_}", as_of=3)
         with handle(place, read_only=True) as follower, pytest.raises(DataLossError, match="'sums' has not written"):

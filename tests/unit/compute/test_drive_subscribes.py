@@ -60,7 +60,7 @@ def test_one_that_reads_for_long_delays_no_answer(tmp_path: Path, log: Log, monk
         try:
             batches = instance.subscribe(TOTALS, imports={"orders": log.path})
             assert began.wait(30)
-            assert instance.peek(log.path, at=1, timeout_s=30).num_rows == 1
+            assert instance.peek(log.path, as_of=1, timeout_s=30).num_rows == 1
             instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
             instance.await_frontier("totals", 1)
         finally:

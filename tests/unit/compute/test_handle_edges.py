@@ -327,12 +327,12 @@ def test_keys_of_what_is_not_written_yet_are_waited_with(
     with handle(tmp_path / "instance") as instance:
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k", as_of=5)
         with pytest.raises(InvalidUsageError, match="found keys"):
-            instance.peek("totals", at=5, keys={"k": "1"})
+            instance.peek("totals", as_of=5, keys={"k": "1"})
         found: list[object] = []
 
         def ask(keys: Any) -> None:
             try:
-                found.append(rows(instance.peek("totals", at=5, keys=keys, timeout_s=30)))
+                found.append(rows(instance.peek("totals", as_of=5, keys=keys, timeout_s=30)))
             except TimelyError as error:
                 found.append(type(error))
 

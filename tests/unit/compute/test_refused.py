@@ -306,14 +306,14 @@ def test_peek_before_since_says_from_when_on(tmp_path: Path) -> None:
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k", as_of="2024-01-02")
         instance.await_frontier("totals", "2024-01-03")
         with pytest.raises(SinceViolationError) as error:
-            instance.peek("totals", at="2024-01-01")
+            instance.peek("totals", as_of="2024-01-01")
         assert error.value.message == "could not peek 'totals' at 2024-01-01: found since=2024-01-02"
         log.allow_compaction("2024-01-03")
         with pytest.raises(SinceViolationError) as of_a_log:
-            st.peek(log, at="2024-01-01")
+            st.peek(log, as_of="2024-01-01")
         assert error.value.hint == of_a_log.value.hint
         assert error.value.context.keys() == of_a_log.value.context.keys() - {"path"}
-        assert rows(instance.peek("totals", at="2024-01-02")) == [(1, 1, 10, 1), (2, 1, 20, 1)]
+        assert rows(instance.peek("totals", as_of="2024-01-02")) == [(1, 1, 10, 1), (2, 1, 20, 1)]
 
 
 def test_peek_at_what_is_dropped_meanwhile_names_it(tmp_path: Path) -> None:
@@ -483,4 +483,4 @@ def test_request_before_a_process_runs_is_done_later(
     with handle(tmp_path / "instance") as instance:
         wait_until(lambda: instance.has("totals"))
         wait_until(lambda: instance.configured(["hydration_limit"]) == {"hydration_limit": 7})
-        assert rows(instance.peek("totals", at=3)) != []
+        assert rows(instance.peek("totals", as_of=3)) != []

@@ -33,8 +33,8 @@ def test_index_that_begins_ahead_is_read_from_there(tmp_path: Path) -> None:
         assert later.as_of.elements == ((3,),)
         append(empty, (1, 1, 1, 10), (4, 1, 2, 20), upper=5)
         instance.await_frontier("later", 4)
-        assert rows(instance.peek("later", at=3)) == [(1, 1, 1)]
-        assert rows(instance.peek("later", at=4)) == [(1, 1, 1), (2, 1, 1)]
+        assert rows(instance.peek("later", as_of=3)) == [(1, 1, 1)]
+        assert rows(instance.peek("later", as_of=4)) == [(1, 1, 1), (2, 1, 1)]
         first = batches.next_batch(timeout_s=30)
         assert first is not None
         assert rows(first.updates.select(["k", "_diff"])) == [(1, 1)]  # type: ignore[union-attr]
@@ -154,7 +154,7 @@ def test_request_waits_for_the_log_that_a_start_makes(tmp_path: Path, log: Log) 
     again = Manual(str(tmp_path / "instance"), runtime())
     assert not os.path.exists(path)
     again.index("some", "SELECT k, n FROM totals WHERE n > 1", key="k")
-    assert rows(again.peek("some", at=3)) == [row[:2] for row in rows(again.peek("totals", at=3)) if row[1] > 1]
+    assert rows(again.peek("some", as_of=3)) == [row[:2] for row in rows(again.peek("totals", as_of=3)) if row[1] > 1]
     again.close()
 
 

@@ -72,7 +72,7 @@ def test_task_writes_what_it_gives_at_each_time(tmp_path: Path, log: Log, rates:
         instance.await_frontier("eur", 5)
         assert written(tmp_path / "eur")[4, 1, 7] == 1
         # A log has no contents, but what it holds can be added up.
-        assert rows(instance.peek("eur", at=2, select=["v"])) == [(20, 1), (100, 1)]
+        assert rows(instance.peek("eur", as_of=2, select=["v"])) == [(20, 1), (100, 1)]
         assert instance.show("errors").num_rows == 0
 
 
@@ -283,7 +283,7 @@ def test_follower_sees_what_a_task_writes_and_takes_it_over(tmp_path: Path, log:
     leader.await_frontier("copy", 3)
     with run(tmp_path, read_only=True) as follower:
         assert follower.await_frontier("copy", 3) == Antichain.of(4)
-        assert rows(follower.peek("copy", at=3)) == rows(leader.peek("copy", at=3))
+        assert rows(follower.peek("copy", as_of=3)) == rows(leader.peek("copy", as_of=3))
         with pytest.raises(OwnershipError, match="only follows"):
             follower.continual_task("more", COPIES, inputs={"orders": log.path})
         append(log, (4, 1, 7, 7), upper=5)
@@ -532,7 +532,7 @@ def export(kind: Any = "log", id_: str = "x") -> Export:
         (lambda i, p: i.copy_to(node(), f"{p}-copy", imports={"orders": p}), "'copy-to'"),
         (lambda i, p: i.dataflow("x", node(), [export(), export(id_="y")], imports={"orders": p}), "'log', 'log'"),
         (lambda i, p: i.dataflow("x", node(), [export()], imports={"orders": p}, as_of=2), "its as_of is its own"),
-        (lambda i, p: i.dataflow("x", node(), [export()], imports={"orders": p}, until=9), "until"),
+        (lambda i, p: i.dataflow("x", node(), [export()], imports={"orders": p}, up_to=9), "up_to"),
         (
             lambda i, p: i.index("x", f'{{"op":"distinct","of":{node()}}}', imports={"orders": p}),
             "continual task at plan.of",

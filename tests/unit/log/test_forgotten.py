@@ -46,7 +46,7 @@ def log_of(n: int = 10, kind: str = "stream", clock: ManualClock | None = None) 
         rows = {"_time": [time, time + 2], "v": [time, time]}
         if kind == "collection":
             rows["_diff"] = [1, -1]
-        log.core._clock.advance(10)  # type: ignore[attr-defined]
+        log.core.clock.advance(10)  # type: ignore[attr-defined]
         writer.append(pa.table(rows), advance_to=time + 1)
     log.refresh()
     return log

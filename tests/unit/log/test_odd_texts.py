@@ -33,7 +33,7 @@ TAKES: dict[str, Callable[[Log, str], Any]] = {
     "a name in a condition": lambda log, text: spark_timely.peek(log, where=f"`{text}` > 'a'"),
     "a selected column": lambda log, text: spark_timely.peek(log, select=[f"c{text}"]),
     "a key": lambda log, text: spark_timely.peek(log, keys={"k": [f"c{text}"]}),
-    "a time": lambda log, text: spark_timely.peek(log, at=text),
+    "a time": lambda log, text: spark_timely.peek(log, as_of=text),
     "an option": lambda log, text: spark_timely.open_log(log.path, storage_options={"aws_region": f"r{text}"}),
     "an age": lambda log, text: log.vacuum(older_than=f"1{text}"),
 }
