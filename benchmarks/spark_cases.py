@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 import spark_timely as st
-from spark_timely.spark import read_splits
+from spark_timely.spark import batch_frame, read_splits
 from spark_timely.spark.capture import foreach_batch, staging
 
 from .data import LATENESS, N_EPOCHS, N_FILES, N_KEYS
@@ -346,7 +346,7 @@ class SparkCases:
         """Compare rows of splits by `batch_frame` with Spark's Delta stream, both in foreachBatch into `noop`."""
         log, table = self.captured()
         splits = self.spark.readStream.format("timely").option("content", "splits").load(str(log))
-        self._check(st.batch_frame(self.spark, self._splits(log)), "batch_frame")
+        self._check(batch_frame(self.spark, self._splits(log)), "batch_frame")
         case = Case(
             "replay_batch_frame_vs_delta_foreach",
             "whole rows to noop in foreachBatch by batch_frame; peer: Spark's Delta stream in foreachBatch",
@@ -355,7 +355,7 @@ class SparkCases:
         )
         alternate(
             case,
-            lambda: self._foreach_to_noop(splits, lambda given: st.batch_frame(given.sparkSession, given)),
+            lambda: self._foreach_to_noop(splits, lambda given: batch_frame(given.sparkSession, given)),
             lambda: self._foreach_to_noop(self.spark.readStream.format("delta").load(str(table)), lambda given: given),
             self.repeats,
         )

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from spark_timely.spark.frames.collection import consolidate as consolidate
     from spark_timely.spark.frames.collection import snapshot as snapshot
     from spark_timely.spark.instance.instance import ComputeInstance as ComputeInstance
-    from spark_timely.spark.replay.batch_frame import batch_frame as batch_frame
     from spark_timely.spark.replay.replay import replay as replay
     from spark_timely.spark.session import credential as credential
     from spark_timely.spark.session import register as register
@@ -56,7 +55,6 @@ _EXPORTS = {
     "ContinualTask": "spark_timely.spark.tasks.continual",
     "Dataflow": "spark_timely.spark.dataflows.dataflow",
     "Log": "spark_timely.log.log",
-    "batch_frame": "spark_timely.spark.replay.batch_frame",
     "capture": "spark_timely.spark.capture.foreach_batch",
     "consolidate": "spark_timely.spark.frames.collection",
     "copy_to": "spark_timely.spark.answers.copy_to",
@@ -84,7 +82,6 @@ __all__ = [
     "ContinualTask",
     "Dataflow",
     "Log",
-    "batch_frame",
     "capture",
     "consolidate",
     "copy_to",

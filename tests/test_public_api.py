@@ -25,7 +25,6 @@ PUBLIC = [
     "ContinualTask",
     "Dataflow",
     "Log",
-    "batch_frame",
     "capture",
     "consolidate",
     "copy_to",

@@ -23,11 +23,13 @@ from spark_timely.lazy import lazy_names
 if TYPE_CHECKING:
     from spark_timely.datasource.reader import read_splits
     from spark_timely.spark.base.source_frontier import batch_frontier
+    from spark_timely.spark.replay.batch_frame import batch_frame
     from spark_timely.spark.session import session_settings, table_path
 
-__all__ = ["batch_frontier", "read_splits", "session_settings", "table_path"]
+__all__ = ["batch_frame", "batch_frontier", "read_splits", "session_settings", "table_path"]
 
 _EXPORTS = {
+    "batch_frame": "spark_timely.spark.replay.batch_frame",
     "batch_frontier": "spark_timely.spark.base.source_frontier",
     "read_splits": "spark_timely.datasource.reader",
     "session_settings": "spark_timely.spark.session",

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely
-from spark_timely.spark import read_splits
+from spark_timely.spark import batch_frame, read_splits
 
 
 def read_at_cut(spark: SparkSession, log: str) -> int:
@@ -60,7 +60,7 @@ def main(spark: SparkSession, folder: Path) -> dict[str, object]:
     job.run(checkpoint=folder / "driven")
     found: dict[str, object] = {
         "driven": driven,
-        "framed": spark_timely.batch_frame(spark, splits).count(),
+        "framed": batch_frame(spark, splits).count(),
         "batches": batches,
         "end": json.loads(ends) if isinstance(ends, str) else ends,
         "counts": sorted(map(list, counts)),

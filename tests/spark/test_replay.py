@@ -14,6 +14,7 @@ import pytest
 
 import spark_timely
 from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageError, StorageError
+from spark_timely.spark import batch_frame
 from spark_timely.spark.session import changed_settings
 from spark_timely.testing import assert_same_rows
 from tests.faults.harness import long_lane
@@ -85,7 +86,7 @@ def compared(spark: SparkSession, tmp_path: Path, log: str, options: dict[str, A
     assert job.run(checkpoint=tmp_path / "driver") == 0
     found = [driver]
     if times:
-        framed = Kept(lambda df: spark_timely.batch_frame(spark, df))
+        framed = Kept(lambda df: batch_frame(spark, df))
         by_source(spark, tmp_path / "framed", log, options, framed, content="splits")
         found.append(framed)
     for other in found:
@@ -166,18 +167,18 @@ def test_missing_file_is_told_or_passed_over(spark: SparkSession, tmp_path: Path
 def test_part_of_a_micro_batch_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     log = make_log(tmp_path / "log", 7)
     splits = spark.read.format("timely").option("content", "splits").option("workers", 3).load(log.path)
-    rows = spark_timely.batch_frame(spark, splits)
+    rows = batch_frame(spark, splits)
     assert rows.count() == spark.read.format("timely").load(log.path).count()
     for wrong in (splits.where("_split > 0"), splits.union(splits)):
         with pytest.raises(InvalidUsageError, match="of a micro-batch of 3 — hint: pass all splits"):
-            spark_timely.batch_frame(spark, wrong)
+            batch_frame(spark, wrong)
     with pytest.raises(InvalidUsageError, match="content=splits"):
-        spark_timely.batch_frame(spark, rows)
+        batch_frame(spark, rows)
     # Numbers fit together, and the splits do not.
     other = spark.read.format("timely").option("content", "splits").option("workers", 3)
     for one in (other.load(make_log(tmp_path / "other", 7).path), other.option("upTo", 5).load(log.path)):
         with pytest.raises(InvalidUsageError, match="found splits of several micro-batches or logs"):
-            spark_timely.batch_frame(spark, splits.where("_split = 0").union(one.where("_split > 0")))
+            batch_frame(spark, splits.where("_split = 0").union(one.where("_split > 0")))
 
 
 def test_damaged_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from spark_timely.conf.options import SourceOptions
 from spark_timely.datasource.partitions import LAYOUT_KEY, SPLIT_SCHEMA, ReplayLayout
 from spark_timely.datasource.planner import ReplayPlanner, layout_of
 from spark_timely.log.log import open_log
+from spark_timely.spark import batch_frame
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.testing.driver import Checkpoint, MicroBatch, StreamDriver
 from spark_timely.testing.strategies import PAYLOAD_SCHEMA, History, histories
@@ -78,7 +79,7 @@ def framed(spark: SparkSession, batches: list[MicroBatch], layout: ReplayLayout)
     schema["_plan"].metadata = {LAYOUT_KEY: json.dumps(layout.to_json())}
     found: list[Found] = []
     for batch in batches:
-        rows = spark_timely.batch_frame(spark, spark.createDataFrame(batch.rows, schema))
+        rows = batch_frame(spark, spark.createDataFrame(batch.rows, schema))
         table = rows.toArrow()
         found.append((batch.number, rows.schema, table.num_rows, hash_of(table)))
     return found

@@ -90,8 +90,10 @@ def batch_frame(
     --------
     ::
 
+        from spark_timely.spark import batch_frame
+
         def load(splits, batch_id):
-            rows = spark_timely.batch_frame(splits.sparkSession, splits)
+            rows = batch_frame(splits.sparkSession, splits)
             rows.write.mode("append").parquet("/data/copy")
 
         splits = spark.readStream.format("timely").option("content", "splits").load("/data/log")

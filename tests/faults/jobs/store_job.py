@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_timely as st
 from spark_timely import functions as tf
+from spark_timely.spark import batch_frame
 
 LATENESS = 4
 
@@ -66,7 +67,7 @@ class Steps:
         write = self._writes("frames")
 
         def load(splits: DataFrame, number: int) -> None:
-            write(st.batch_frame(splits.sparkSession, splits), number)
+            write(batch_frame(splits.sparkSession, splits), number)
 
         self._run(self._replayed("raw", content="splits").writeStream.foreachBatch(load), "frames")
 
