@@ -17,6 +17,8 @@ import flights_data
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
 from flights_plan import Delay, Run
 from flights_report import Report, short, shown_path
 from pyspark.errors import StreamingQueryException
@@ -308,8 +310,9 @@ class Replay:
 
 
 def frontiers(log: spark_timely.Log) -> list[pd.Timestamp]:
-    """Return the frontier after each micro-batch, as the log's progress rows tell it."""
-    rows = log.progress().select(["_batch", "_count", "_time", "_rows"]).to_pandas()
+    """Return the frontier after each micro-batch, by the progress rows, which any Delta reader finds in the log."""
+    progress = DeltaTable(log.path).to_pyarrow_dataset().filter(pc.field("_event") == "progress")
+    rows = progress.to_table(["_batch", "_count", "_time", "_rows"]).to_pandas()
     # Commits of no micro-batch, the opening and the closing one, count no rows.
     held = rows[rows["_batch"].notna() & rows["_rows"].notna() & (rows["_count"] > 0)]
     return held.groupby("_batch")["_time"].min().sort_index().to_list()

@@ -167,7 +167,7 @@ class Twins:
             if state is not None and state.batch is not None:
                 for step in range((state.step or 0) + 1):
                     self.both(
-                        lambda log, name=name, step=step, batch=state.batch: said(log.recorded(name, batch, step))  # type: ignore[misc]
+                        lambda log, name=name, step=step, batch=state.batch: said(log.core.recorded(name, batch, step))  # type: ignore[misc]
                     )
         seq = self.rng.randrange(12)
         self.both(lambda log: frontier_at(log.core, seq=seq), or_forgotten=True)

@@ -124,8 +124,8 @@ class World:
     def vacuum(self) -> None:
         """Delete all that is not part of the log, at a moment when nobody would."""
         log = self.handle()
-        vacuum(log._states, age_ms=0, unknown=True, dry_run=False, now_ms=1 << 60, has_readers=False)
-        live = {path for event in EVENTS for path in log.store.live.index(event).paths.tolist()}
+        vacuum(log.core.states, age_ms=0, unknown=True, dry_run=False, now_ms=1 << 60, has_readers=False)
+        live = {path for event in EVENTS for path in log.core.store.live.index(event).paths.tolist()}
         assert stored(log) == live
         # A snapshot of before names files that are gone.
         self.log.refresh()
