@@ -68,7 +68,7 @@ def open_stream(
     clock: int,
     fence: Fence | None = None,
 ) -> StreamState:
-    """Open a stream. See `spark_timely.log.log.Log.open_stream`; `clock` is in microseconds since 1970."""
+    """Open a stream. See `spark_timely.log.core.LogCore.open_stream`; `clock` is in microseconds since 1970."""
     store = states.store
 
     def decide(_: object) -> Settled[StreamState] | _StreamAttempt:
@@ -95,7 +95,7 @@ def open_stream(
 
 
 def append(states: StreamStates, request: CommitRequest, *, clock: int) -> CommitOutcome:
-    """Append files and progress to a stream. See `spark_timely.log.log.Log.commit`."""
+    """Append files and progress to a stream. See `spark_timely.log.core.LogCore.commit`."""
     store, stream = states.store, request.stream
 
     def decide(_: object) -> Settled[CommitOutcome] | _StreamAttempt:

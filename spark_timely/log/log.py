@@ -269,6 +269,8 @@ class Log:
         Parameters
         ----------
         stream : str
+            One that is new begins at the log's minimum, as long as the log waits for streams that are not there yet
+            (`streams` of `create_log`); after that where the live stream is that is behind most.
         owner : str, optional
             The name of the writer; needed again to continue the stream later. A fresh one if not given.
         takeover : bool
