@@ -127,9 +127,9 @@ class CaptureTypes:
         types = cls(
             parse_type(time),
             parse_type(record),
-            None if timely is None else timely_version(timely),
-            _one_of("stamps", stamps, get_args(Stamps)),
-            _one_of("updates", updates, get_args(Updates)),
+            timely=None if timely is None else timely_version(timely),
+            stamps=_one_of("stamps", stamps, get_args(Stamps)),
+            updates=_one_of("updates", updates, get_args(Updates)),
         )
         TimeLayout(types.time)
         are_updates(types.time, types.record, types.updates)

@@ -138,9 +138,9 @@ def test_wait_that_is_over_names_both_frontiers(log: Log) -> None:
 
 
 def test_without_a_time_it_is_the_newest_that_is_complete(log: Log) -> None:
-    assert explained(log).at == (2,)
+    assert explained(log).as_of == (2,)
     append(log, [(7, 1, 8, "h")], 8)
-    assert explained(log).at == (7,)
+    assert explained(log).as_of == (7,)
     log.writer(owner="me").close()
     assert rows_of(log) == [(2, "b", 2), (3, "c", 1), (8, "h", 1)]
 
