@@ -43,7 +43,7 @@ import math
 import os
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -391,7 +391,7 @@ class DeltaStore:
         self._seen = (-math.inf, -math.inf)
         self._landed: int | None = None
         # As the names were when no entry behind the snapshot was missing.
-        self._whole: tuple[object, ...] | None = None
+        self._whole: tuple[Any, ...] | None = None
         self._upkeep = TableUpkeep(self.storage, self._opened_to_write)
         self._guard = Guard(path, self._evidence())
         self._load(self._opened())
@@ -570,23 +570,30 @@ class DeltaStore:
         assert found is not None
         raise self._damaged(*found)
 
-    def _names_mark(self) -> tuple[object, ...] | None:
+    def _names_mark(self) -> tuple[Any, ...] | None:
         """Return what changes where entries may be missing behind the snapshot; None where they may be.
 
-        On a disk it changes with the snapshot and with the names beside its entry; in an object store, where a look is
-        a journey, once a minute.
+        It changes with the snapshot and with the names beside its entry. In an object store, where a look is a journey,
+        it is the time of the look: see `_may_have_gap`.
         """
         if not self.storage.local:
-            return (time.monotonic() // _SEEN_S,)
+            return (time.monotonic(),)
         found = self.storage.mark("_delta_log")
         # A folder that changes twice within a tick of the clock looks the same after both.
         settled = found is not None and time.time_ns() - int(str(found[-1])) > _TICK_NS
         return (self.version, *found) if found is not None and settled else None
 
     def _may_have_gap(self) -> bool:
-        """Return whether names may have changed since no entry behind the snapshot was missing."""
+        """Return whether names may have changed since no entry behind the snapshot was missing.
+
+        In an object store they may once a minute has passed since that look.
+        """
         mark = self._names_mark()
-        return mark is None or mark != self._whole
+        if mark is None or self._whole is None:
+            return True
+        if self.storage.local:
+            return mark != self._whole
+        return mark[0] - self._whole[0] > _SEEN_S
 
     def _wrong(self, path: str, *, whole: bool) -> str | None:
         """Return what is wrong with a file of the table's log; unless `whole`, its lines are only counted."""

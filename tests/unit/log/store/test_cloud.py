@@ -122,6 +122,17 @@ def test_snapshot_of_a_minute_ago_is_looked_at_again(log: Log, asked: Counter[st
     assert asked == {"get": 1}
 
 
+def test_names_behind_the_snapshot_are_looked_at_a_minute_after_the_last_look(
+    log: Log, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (looked,) = log.core.store._whole
+    for later, lists in ((59, 0), (61, 1), (119, 0), (122, 1)):
+        monkeypatch.setattr(delta_store.time, "monotonic", lambda now=looked + later: now)
+        asked.clear()
+        assert not log.refresh()
+        assert asked["list"] == lists, later
+
+
 def test_clock_that_was_put_back_is_not_believed(log: Log, asked: Counter[str]) -> None:
     wall, monotonic = log.core.store._seen
     log.core.store._seen = wall + 3600, monotonic
