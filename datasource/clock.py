@@ -39,6 +39,7 @@ from spark_timely.log.wait import Throttle
 from spark_timely.masking import masked_logger
 from spark_timely.spark.base.credentials import refuse_secrets, with_credential
 from spark_timely.spark.base.offsets import iso_of
+from spark_timely.work import Backoff
 
 if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
@@ -56,7 +57,6 @@ _STORAGE: Final = "storage."
 _ALLOWED: Final = frozenset({"path", "content", "logs", "log_options", "run", "alarm", "poll_interval"})
 # Looks at the logs that may fail in a row, and the seconds after the first that does; each next time twice as long.
 _TRIES: Final = 6
-_PAUSE_S: Final = 0.5
 
 
 def check_clock_options(options: SourceOptions, /) -> None:
@@ -165,7 +165,7 @@ class Clock:
         self._alarm = alarm
         self._frontiers: dict[str, object] = {}
         self._iso: dict[str, object] = {}
-        self._failed, self._pause_s = 0, 0.0
+        self._backoff = Backoff()
         self._rung = 0
         self._pinned = False
 
@@ -220,7 +220,7 @@ class Clock:
     def _refresh(self, *, at_once: bool = False) -> bool:
         """Look at the logs, unless that was done a moment ago; return whether it was done now."""
         first = not self._looks.begun
-        if not at_once and (self._pinned or not self._looks.due(self._has_news, least_s=self._pause_s)):
+        if not at_once and (self._pinned or not self._looks.due(self._has_news, least_s=self._backoff.pause_s)):
             return False
         try:
             moved = [log.refresh() for log in self._logs]
@@ -231,13 +231,14 @@ class Clock:
             self._iso = {path: text for each in texts for path, text in each.items()}
         except StorageError as error:
             self._looks.done()
-            self._failed += 1
-            if isinstance(error, DataLossError) or first or at_once or self._failed >= _TRIES:
+            self._backoff.failed()
+            if isinstance(error, DataLossError) or first or at_once or self._backoff.n_failed >= _TRIES:
                 raise
-            self._pause_s = _PAUSE_S * 2.0 ** (self._failed - 1)
-            _log.warning("a clock could not look at its logs, and tries again in %g s: %s", self._pause_s, error)
+            _log.warning(
+                "a clock could not look at its logs, and tries again in %g s: %s", self._backoff.pause_s, error
+            )
         else:
-            self._failed, self._pause_s = 0, 0.0
+            self._backoff.passed()
             self._looks.done(moved=any(moved))
         return True
 

@@ -20,6 +20,7 @@ LEVELS = {
     "threads": 0,
     "errors": 1,
     "notebook": 2,
+    "work": 2,
     "time": 2,
     "conf": 3,
     "predicate": 4,

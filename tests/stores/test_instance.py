@@ -524,7 +524,7 @@ def test_store_that_is_away_for_a_while_ends_nothing(world: World, fault: str) -
             for each in (leader, follower):
                 with pytest.raises((WaitTimeoutError, OperatorError, StorageError)):
                     each.peek("far", as_of=4, timeout_s=0.5)
-                wait_until(lambda each=each: each._driver._unreachable > 1, deadline_s=60, what="an outage")
+                wait_until(lambda each=each: each._driver._unreachable.n_failed > 1, deadline_s=60, what="an outage")
         found, seen = found + until(batches, 5), seen + until(followed, 5)
         assert folded(found) == folded(seen) == world.totals(4)
         check(world, leader, 4)
@@ -547,7 +547,7 @@ def test_news_that_could_not_be_read_is_not_lost_to_a_follower(world: World) -> 
         # The entry of the command log is read, the file that it names is not.
         with world.place.proxy.breaking(Rule("500", kind="GET", key=r"commands/_event=message/")):
             leader.index("more", TOTALS, imports={"orders": world.near}, key="k")
-            wait_until(lambda: follower._driver._unreachable > 0, deadline_s=60, what="an outage")
+            wait_until(lambda: follower._driver._unreachable.n_failed > 0, deadline_s=60, what="an outage")
         wait_until(lambda: follower.has("more"), deadline_s=60, what="the new index")
         follower.await_frontier("more", 3)
         assert rows(follower.peek("more")) == world.totals(3)

@@ -67,7 +67,6 @@ from spark_timely.compute.introspection import RELATIONS
 from spark_timely.compute.ledger import Ledger, commands_of
 from spark_timely.compute.plan import TaskNode, parse_plan
 from spark_timely.compute.session import DEFAULTS
-from spark_timely.dataflow.engine.outputs import pause_s
 from spark_timely.errors import (
     InvalidOptionError,
     InvalidUsageError,
@@ -79,6 +78,7 @@ from spark_timely.errors import (
 )
 from spark_timely.masking import masked_logger
 from spark_timely.time.domain import TimeDomain, TimeType
+from spark_timely.work import Backoff
 
 if TYPE_CHECKING:
     from spark_timely.compute.drive.runtime import Runtime
@@ -150,8 +150,7 @@ class Driver:
         self._followed = -1  # version of the command log
         self._busy_at = now()
         self._upkeep_at = now()
-        self._unreachable = 0  # how often in a row
-        self._again_at = now()
+        self._unreachable = Backoff(now)
         self.error: Exception | None = None
         self._ended = False
         self._begin()
@@ -432,7 +431,7 @@ class Driver:
             If another start took the instance over.
         """
         with self.opened():
-            if self._unreachable and self._now() < self._again_at:
+            if not self._unreachable.is_due:
                 return False, ()
             try:
                 found = self._turn()
@@ -441,12 +440,11 @@ class Driver:
                     self.error = error
                     self._retainers.end_all(but=self._lasting())
                     raise
-                if not self._unreachable:
+                if self.is_reachable:
                     _log.warning("the instance in %r cannot be looked at: %s", self.directory.path, error)
-                self._unreachable += 1
-                self._again_at = self._now() + pause_s(self._unreachable)
+                self._unreachable.failed()
                 return False, ()
-            self._unreachable = 0
+            self._unreachable.passed()
             if found[0]:
                 self._busy_at = self._now()
             return found
@@ -454,7 +452,7 @@ class Driver:
     @property
     def is_reachable(self) -> bool:
         """Whether the last turn could look at all that is there."""
-        return not self._unreachable
+        return not self._unreachable.n_failed
 
     def _turn(self) -> tuple[bool, tuple[Response, ...]]:
         if not self.state.follows:
@@ -534,8 +532,8 @@ class Driver:
     def next_look_s(self) -> float:
         """Return how many seconds to wait at most before the next turn."""
         now = self._now()
-        if self._unreachable:
-            return max(self._again_at - now, 0.001)
+        if not self.is_reachable:
+            return max(self._unreachable.again_at - now, 0.001)
         is_far = self.worker.watches.only_far and not self._commands.log.core.storage.local
         due = self.worker.next_due_s()
         near_s = _POLL_S if now - self._busy_at < _IDLE_AFTER_S else _IDLE_POLL_S

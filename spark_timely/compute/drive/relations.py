@@ -24,12 +24,12 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.compute.observation import INTROSPECTION_RUN, Upper
-from spark_timely.dataflow.engine.outputs import pause_s
 from spark_timely.errors import InvalidUsageError, MissingError, OwnershipError, shown
 from spark_timely.log.log import Log, create_log
 from spark_timely.masking import masked_logger
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeType
+from spark_timely.work import Backoff
 
 if TYPE_CHECKING:
     from spark_timely.compute.drive.state import State
@@ -96,8 +96,7 @@ class Relations:
         self._owner = f"introspection-{uuid.uuid4().hex}"
         self._kept: dict[str, _Kept] = {}
         self._future: Future[Antichain] | None = None
-        self._failed = 0
-        self._again_at = state.now()
+        self._backoff, self._again_at = Backoff(state.now), state.now()
 
     def open(self, id_: str) -> Log:
         """Return the log of a relation, by the id of its collection, which has the rows that there are now.
@@ -184,12 +183,11 @@ class Relations:
             if isinstance(error, OwnershipError):
                 self._state.check_held()
                 self._owner = f"introspection-{uuid.uuid4().hex}"
-            self._failed += 1
-            self._again_at = self._state.now() + pause_s(self._failed)
-            if self._failed == 1:
+            self._again_at = self._backoff.failed()
+            if self._backoff.n_failed == 1:
                 _log.warning("the introspection is not written, which is tried again: %s", error)
             return False
-        self._failed = 0
+        self._backoff.passed()
         self._tell(future.result())
         return True
 

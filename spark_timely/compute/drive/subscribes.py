@@ -27,11 +27,11 @@ from spark_timely.compute.drive.directory import details_of
 from spark_timely.compute.drive.state import FAR_POLL_S, State, may_pass, written
 from spark_timely.compute.observation import AnswerLatency, SubscribeProgress
 from spark_timely.compute.response import SubscribeBatch
-from spark_timely.dataflow.engine.outputs import pause_s
 from spark_timely.errors import OperatorError, TimelyError, described
 from spark_timely.log.arguments import seconds_of
 from spark_timely.threads import pool
 from spark_timely.time.antichain import Antichain
+from spark_timely.work import Backoff
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -60,11 +60,10 @@ class _Reading:
 
     number: int
     began_at: float
+    backoff: Backoff
     subscription: Subscription | None = None
     future: Future[Batch | None] | None = None
     is_due: bool = True
-    tries: int = 0
-    again_at: float = 0.0
     # Where a subscription broke off: a position alone would be believed of another log at that path.
     cut: Cut | None = None
 
@@ -124,7 +123,7 @@ class Subscribes:
             self.forget(export.id)  # of another dataflow that had the id
             reading = None
         if reading is None:
-            reading = self._there[export.id] = _Reading(number, now)
+            reading = self._there[export.id] = _Reading(number, now, Backoff(self._state.now))
         reading.is_due = reading.is_due or number in self._worker.moved
         if reading.future is not None:
             if not reading.future.done():
@@ -133,7 +132,7 @@ class Subscribes:
             if self._take(running, export, reading, future):
                 return True  # whether there is room for another one shows once this one is handed out
         is_late = now - reading.began_at >= FAR_POLL_S
-        if now < reading.again_at or not (reading.is_due or is_late) or not self._state.wants(export.id):
+        if not reading.backoff.is_due or not (reading.is_due or is_late) or not self._state.wants(export.id):
             return False
         reading.is_due, reading.began_at = False, now
         begin = None
@@ -153,15 +152,15 @@ class Subscribes:
                 reading.subscription, reading.cut = None, subscription.cut or reading.cut
             self._state.tell_error(running.number, [export.id], error)
             if may_pass(error):
-                reading.tries += 1
-                reading.again_at, reading.is_due = self._state.now() + pause_s(reading.tries), True
+                reading.backoff.failed()
+                reading.is_due = True
                 return False
             # It never passes: a thread that waits for the next batch learns of it, and of the end.
             self._end(running, export, None, error)
             return True
         assert subscription is not None
-        if reading.tries:
-            reading.tries = 0
+        if reading.backoff.n_failed:
+            reading.backoff.passed()
             self._state.tell_error(running.number, [export.id], None)  # it has passed
         batch = future.result()
         if batch is None:
@@ -244,7 +243,7 @@ class Subscribes:
     def try_again(self) -> None:
         """Read at once what waits for its next try."""
         for reading in self._there.values():
-            reading.again_at = 0.0
+            reading.backoff.hurry()
 
     def close(self) -> None:
         """Give nothing more; what is read is waited for."""

@@ -19,10 +19,11 @@ from spark_timely.compute.drive.runners import Runner, operators_of, runner_of
 from spark_timely.compute.drive.runtime import has_lost_session
 from spark_timely.compute.drive.state import FAR_POLL_S, State, may_pass
 from spark_timely.compute.observation import ArrangementSizes, ImportUpper, Operators, Upper
-from spark_timely.dataflow.engine.outputs import passes, pause_s
+from spark_timely.dataflow.engine.outputs import passes
 from spark_timely.errors import LogMissingError, OperatorError, OwnershipError, described
 from spark_timely.masking import masked_logger
 from spark_timely.threads import pool
+from spark_timely.work import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -181,8 +182,8 @@ class Worker:
         self.moved: set[int] = set()
         self.watches = Watches(state)
         self.threads = pool("step", _MOST_STEPS)
-        # Why a dataflow does not run here, how often in a row it failed, and when to try again.
-        self._broken: dict[int, tuple[BaseException, int, float]] = {}
+        # Dataflows that do not run here, as they failed.
+        self._broken: dict[int, Backoff] = {}
         self._dirty: dict[int, None] = {}  # in the order in which they came
         self._due: dict[int, float] = {}
         self._busy: dict[int, Future[bool]] = {}
@@ -220,12 +221,11 @@ class Worker:
             del self._broken[number]
         readable = self._state.readable()
         for number, running in runs.items():
-            _, _, again_at = self._broken.get(number, (None, 0, 0.0))
-            if number not in self.runners and again_at <= self._state.now():
+            if number not in self.runners and (number not in self._broken or self._broken[number].is_due):
                 self._begin(running, readable, checked)
 
     def _begin(self, running: Running, readable: Mapping[str, Export], checked: Runner | None) -> None:
-        tries = self._broken.pop(running.number, (None, 0, 0.0))[1]
+        backoff = self._broken.pop(running.number, None) or Backoff(self._state.now)
         runner = checked if checked is not None and checked.dataflow == running.dataflow else None
         try:
             runner = runner or runner_of(running, self._state, readable)
@@ -236,7 +236,8 @@ class Worker:
                 runner.begin()
             self.watches.add(running.number, [runner.sources[name] for name in runner.logs])
         except Exception as error:  # noqa: BLE001 - whatever it is, the others run
-            self._break(running, error, tries)
+            self._broken[running.number] = backoff
+            self._break(running, error, backoff)
             if runner is not None:
                 runner.end()
             self._check_held_after(error)
@@ -247,8 +248,9 @@ class Worker:
         self._state.instance.tell(Operators(running.number, operators_of(runner.plan)))
         self._guarded(running.number, runner, self._tell_uppers)
 
-    def _break(self, running: Running, error: Exception, tries: int) -> None:
-        self._broken[running.number] = error, tries + 1, self._state.now() + pause_s(tries + 1)
+    def _break(self, running: Running, error: Exception, backoff: Backoff) -> None:
+        tries = backoff.n_failed
+        backoff.failed()
         if tries == 0:
             _log.error("dataflow %r does not run: %s", running.dataflow.name, error)
         self._state.tell_error(running.number, running.live, error)
@@ -333,8 +335,8 @@ class Worker:
 
     def try_again(self) -> None:
         """Try at once what waits for its next try."""
-        now = self._state.now()
-        self._broken = {number: (error, tries, now) for number, (error, tries, _) in self._broken.items()}
+        for backoff in self._broken.values():
+            backoff.hurry()
 
     # Steps ---------------------------------------------------------------------------------------
 
@@ -407,7 +409,8 @@ class Worker:
         _log.warning("a step of dataflow %r has failed: %s", runner.dataflow.name, described(error))
         self._seen = -1
         self.let_go(number)
-        self._broken[number] = error, tries, self._state.now() + pause_s(tries)
+        backoff = self._broken[number] = Backoff(self._state.now, tries - 1)
+        backoff.failed()
         self._state.tell_error(number, runner.dataflow.export_ids, error)
         if _lasts(error, tries):
             self._on_failed(number, error)

@@ -48,6 +48,7 @@ from spark_timely.log.machine.rollback import is_accepted
 from spark_timely.log.writer import StreamWriter
 from spark_timely.protocol.note import InputNote, Note, OutputFailure, OutputNote
 from spark_timely.time.antichain import Antichain
+from spark_timely.work import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,7 +67,6 @@ __all__ = [
     "newest_note",
     "note_of",
     "passes",
-    "pause_s",
     "steps_of",
 ]
 
@@ -78,9 +78,6 @@ _MOST_TRIES = 20
 TRIES: Final = 6
 """How often in a row a query that ends tries what fails for a moment."""
 
-# After the first failure, and after many.
-_PAUSES_S: Final = (0.5, 60.0)
-
 
 def passes(kind: str, /) -> bool:
     """Return whether a failure may pass by itself, by the name of its class: of a job or of the storage.
@@ -91,18 +88,6 @@ def passes(kind: str, /) -> bool:
     [True, True, False, False]
     """
     return kind == "StorageError" or kind not in errors.__all__
-
-
-def pause_s(tries: int, /) -> float:
-    """Return how many seconds to wait after `tries` failures in a row.
-
-    Examples
-    --------
-    >>> [pause_s(tries) for tries in (1, 2, 3, 100)]
-    [0.5, 1.0, 2.0, 60.0]
-    """
-    first, most = _PAUSES_S
-    return min(first * 2.0 ** min(tries - 1, 30), most)
 
 
 class Outputs:
@@ -146,9 +131,8 @@ class Outputs:
         self.failures: dict[Sink, Exception] = {}
         self._unreported: set[Sink] = set()
         self._most, self._now = tries, now
-        # Failures in a row of each output, and when it is tried again.
-        self._tries: dict[Sink, int] = {}
-        self._due: dict[Sink, float] = {}
+        # Of outputs whose last step has failed, those that stand (invariant 2) too.
+        self._backoffs: dict[Sink, Backoff] = {}
         self.dropped = False
 
     @property
@@ -157,15 +141,19 @@ class Outputs:
         return [self.failures[sink] for sink in self._unreported if self._is_final(sink)]
 
     def _is_final(self, sink: Sink) -> bool:
-        return not passes(type(self.failures[sink]).__name__) or self._tries[sink] >= self._most
+        return not passes(type(self.failures[sink]).__name__) or self._backoffs[sink].n_failed >= self._most
 
-    def _waiting(self, *, bounded: bool) -> dict[Sink, float]:
+    def _waiting(self, *, bounded: bool) -> dict[Sink, Backoff]:
         """Return the outputs that are tried again, and when; of a query that ends those alone that it waits for."""
-        return {sink: due for sink, due in self._due.items() if not bounded or not self._is_final(sink)}
+        return {
+            sink: self._backoffs[sink]
+            for sink in self.failures
+            if sink not in self._standing and not (bounded and self._is_final(sink))
+        }
 
     def due(self, *, bounded: bool) -> float | None:
         """Return when the next output is tried again; None if none is. See `wake`."""
-        return min(self._waiting(bounded=bounded).values(), default=None)
+        return min((each.again_at for each in self._waiting(bounded=bounded).values()), default=None)
 
     def wake(self, *, bounded: bool) -> bool:
         """Forget failures that are due to be tried again; return whether there were any (invariant 2).
@@ -175,15 +163,13 @@ class Outputs:
         bounded : bool
             Whether those are left alone that will not pass, or were tried often enough: the query ends.
         """
-        now = self._now()
-        woken = [sink for sink, due in self._waiting(bounded=bounded).items() if due <= now]
+        woken = [sink for sink, backoff in self._waiting(bounded=bounded).items() if backoff.is_due]
         for sink in woken:
             self._forget(sink)
         return bool(woken)
 
     def _forget(self, sink: Sink) -> None:
         self.failures.pop(sink, None)
-        self._due.pop(sink, None)
         self._unreported.discard(sink)
 
     def claim(self) -> None:
@@ -299,12 +285,12 @@ class Outputs:
         except TimelyError as error:
             self.fail(sink, state, error)
             return None
-        self._tries.pop(sink, None)
+        self._backoffs.pop(sink, None)
         return after
 
     def settle(self, sink: Sink, state: StreamState, note: OutputNote) -> None:
         """Tell that an output of which nothing waits does not fail any more, where its newest note says it does."""
-        self._tries.pop(sink, None)
+        self._backoffs.pop(sink, None)
         others = tuple(failure for failure in note.failures if failure.run != self._run)
         if others == note.failures:
             return
@@ -329,11 +315,9 @@ class Outputs:
         if sink in self.failures:
             return
         self.failures[sink] = error
-        self._tries[sink] = self._tries.get(sink, 0) + 1
+        self._backoffs.setdefault(sink, Backoff(self._now)).failed()
         if isinstance(error, OperatorError) and state is not None:
             self._standing[sink] = state.frontier
-        else:
-            self._due[sink] = self._now() + pause_s(self._tries[sink])
         # The log of an output that this plan does not write stays as it is.
         if state is None or isinstance(error, OwnershipError) or not self._record_failure(sink, state, error):
             self._unreported.add(sink)
@@ -346,11 +330,10 @@ class Outputs:
             before = newest_note(log, sink)
             if before.failure == failure:
                 return True
-            if self._tries[sink] > 1 and any(_is_like(each, failure) for each in before.failures):
+            n_failed = self._backoffs[sink].n_failed
+            if n_failed > 1 and any(_is_like(each, failure) for each in before.failures):
                 # Reported when it failed first: a job says it in other words each time.
-                _log.warning(
-                    "%s: output %r failed again, %d times: %s", sink.owner, sink.name, self._tries[sink], error
-                )
+                _log.warning("%s: output %r failed again, %d times: %s", sink.owner, sink.name, n_failed, error)
                 return True
             _log.error("%s: output %r stopped: %s", sink.owner, sink.name, error)
 

@@ -39,6 +39,7 @@ from spark_timely.spark.base.checkpoint import checkpoint_state, gate
 from spark_timely.threads import aside
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import Duration, parse_moment
+from spark_timely.work import Backoff
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -189,8 +190,8 @@ class IdleWatch:
     def _run(self) -> None:
         low, high = _LOOK_S
         pause = min(max(self._timeout_us / 8_000_000, low), high)
-        failures = 0
-        while not self._ended.wait(pause if not failures else _failing_s(pause, failures)):
+        backoff = Backoff(first_s=2 * pause, most_s=max(pause, _FAILING_S))
+        while not self._ended.wait(backoff.pause_s or pause):
             try:
                 if not self._query.isActive:
                     return
@@ -199,8 +200,8 @@ class IdleWatch:
                 _log.warning("the idle timeout of query %s has ended: %s", self._query.id, error)
                 return
             except Exception as error:  # noqa: BLE001 - a timer that dies unnoticed would hold the frontier back
-                failures += 1
-                if failures == 1:
+                backoff.failed()
+                if backoff.n_failed == 1:
                     _log.warning(
                         "could not look whether query %s is idle: found %s — hint: it is tried again as long as the"
                         " query lives; until then the stream is not advanced",
@@ -208,9 +209,9 @@ class IdleWatch:
                         error,
                     )
             else:
-                if failures:
-                    _log.info("looked again whether query %s is idle, after %d failures", self._query.id, failures)
-                failures = 0
+                if n := backoff.n_failed:
+                    _log.info("looked again whether query %s is idle, after %d failures", self._query.id, n)
+                backoff.passed()
 
     # One look ----------------------------------------------------------------------------------------
 
@@ -285,11 +286,6 @@ class IdleWatch:
                 # A micro-batch was committed meanwhile: not idle.
                 return False
         return True
-
-
-def _failing_s(pause: float, failures: int) -> float:
-    """Return how many seconds to wait after `failures` failures in a row: ever longer, a minute at most."""
-    return min(pause * 2.0 ** min(failures, 30), max(pause, _FAILING_S))
 
 
 def _committed_at(log: Log, state: StreamState) -> int:

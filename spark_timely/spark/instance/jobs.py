@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pyspark.errors import PySparkException
 
 from spark_timely.compute.drive.runtime import SESSION_LOST
-from spark_timely.dataflow.engine.outputs import pause_s
 from spark_timely.errors import CanceledError, InvalidUsageError, OperatorError, described
 from spark_timely.masking import masked_logger
 from spark_timely.spark.base.compat import is_remote
 from spark_timely.spark.base.tags import end_tagged, is_pinned, tagged
 from spark_timely.threads import aside
+from spark_timely.work import Backoff
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -165,7 +165,7 @@ class Jobs:
         self._here = threading.local()  # `pool` of the job of a thread
         # Held while another session is made: all that need one wait for that (invariant 1).
         self._making = threading.Lock()
-        self._tries, self._again_at, self._failed = 0, now(), ""
+        self._backoff, self._failed = Backoff(now), ""
 
     # The session ---------------------------------------------------------------------------------
 
@@ -173,7 +173,8 @@ class Jobs:
         """Use another session from now on."""
         with self._lock:
             self._spark, self._lost, self._fair = spark, False, None
-            self._tries, self._failed = 0, ""
+            self._backoff.passed()
+            self._failed = ""
             left, self._clones = list(self._clones.values()), {}
         aside("act", partial(_release, left))
 
@@ -225,7 +226,7 @@ class Jobs:
                 return spark
             if self._new_session is None:
                 raise CanceledError(self._stopped(), hint="make another session, and hand it over with use_session")
-            if self._now() < self._again_at:
+            if not self._backoff.is_due:
                 raise self._not_made(self._failed)
             try:
                 made = self._new_session()
@@ -234,8 +235,8 @@ class Jobs:
                     raise InvalidUsageError(msg, hint="make another one there, and return that")
                 self._check(made)
             except Exception as error:
-                self._tries += 1
-                self._again_at, self._failed = self._now() + pause_s(self._tries), described(error)
+                self._backoff.failed()
+                self._failed = described(error)
                 _log.warning("another session of Spark for %r could not be made: %s", self._directory, self._failed)
                 raise self._not_made(self._failed) from error
             self.use(made)

@@ -377,10 +377,6 @@ def test_timer_looks_while_the_query_lives_despite_failures(
     assert caplog.text.count("could not reach the log") == 1, "one warning"
 
 
-def test_pauses_between_looks_that_fail_grow_to_a_minute() -> None:
-    assert [idle_module._failing_s(0.5, failures) for failures in (1, 2, 3, 8, 10_000)] == [1.0, 2.0, 4.0, 60.0, 60.0]
-
-
 def test_checkpoint_of_another_place_is_refused(tmp_path: Path) -> None:
     driver = SinkDriver(tmp_path, **BOUNDED)
     _, watch = watched(driver, "query-b")

@@ -15,7 +15,7 @@ import pytest
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import ceil_to, plus, windows
 from spark_timely.dataflow.engine.explain import explain, metrics, outputs
-from spark_timely.dataflow.engine.outputs import drop_output, failure_of, pause_s
+from spark_timely.dataflow.engine.outputs import drop_output, failure_of
 from spark_timely.dataflow.engine.steps import Engine, advance_all, rest_of
 from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.stream import Scope
@@ -306,10 +306,6 @@ def test_query_whose_only_output_fails_for_a_moment_lives_on(tmp_path: Path, log
     clock.advance(0.5)
     advance_all([made], dying, lives=True, now=clock)
     assert frontier(tmp_path / "out") == Antichain.of(30)
-
-
-def test_pauses_are_bounded(tmp_path: Path) -> None:
-    assert [pause_s(tries) for tries in (1, 5, 9, 10_000)] == [0.5, 8.0, 60.0, 60.0]
 
 
 def test_ending_query_retries_while_others_work_and_then_fails(tmp_path: Path, log: Log) -> None:
