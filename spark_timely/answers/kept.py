@@ -19,11 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_timely.answers.keys import same_keys
-from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.log.files.format import in_schema
 from spark_timely.log.files.parquet import BROKEN, corrupt, expect_columns, open_parquet
 from spark_timely.time.arrays import IntArray
+from spark_timely.trace.keys import KeySet, key_hashes
 from spark_timely.trace.updates import DIFF, Updates, places_of
 
 if TYPE_CHECKING:
@@ -345,14 +344,12 @@ class KeptFiles:
             return None, n_read
         hashes = every.updates.hashes
         assert hashes is not None
-        wanted = RowHasher(plan.keys.schema).hash(plan.keys)
-        wanted = wanted[np.lexsort((wanted[:, 1], wanted[:, 0]))]
-        places = places_of(np.unique(wanted[:, 0]), hashes)
+        keys = KeySet(plan.keys, columns)
+        places = places_of(keys.hashes, hashes)
         if not places.shape[0]:
             return None, n_read
         found = replace(every.updates, hashes=None).take(places)
-        keys = found.rows.select(columns)
-        return found.where(same_keys(RowHasher(keys.schema).hash(keys), wanted)), n_read
+        return found.where(keys.among(found.rows)), n_read
 
     def _sorted_by(
         self, plan: PeekPlan, columns: tuple[str, ...], files: Sequence[tuple[str, int]]
@@ -375,8 +372,7 @@ class KeptFiles:
             n_read += was_read
             parts.append(found)
         more = Updates.concat(parts)
-        keys = more.rows.select(columns)
-        more = replace(more, hashes=np.ascontiguousarray(RowHasher(keys.schema).hash(keys)[:, 0]))
+        more = replace(more, hashes=key_hashes(more.rows, columns))
         every = more if base is None else Updates.concat([base.updates, more])
         assert every.hashes is not None
         ordered = every.take(np.argsort(every.hashes, kind="stable"))

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,7 +28,7 @@ from spark_timely.trace.updates import one_zero
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["KeyColumns", "KeysLike", "keys_of", "same_keys"]
+__all__ = ["KeyColumns", "KeysLike", "keys_of"]
 
 KeysLike: TypeAlias = "Mapping[str, object] | Mapping[tuple[str, ...], object] | pa.Table"
 """``{"k": [1, 2]}``, ``{("a", "b"): [(1, "x"), (2, "y")]}``, or a table of the keys' columns."""
@@ -131,39 +130,6 @@ column 'k' of type int64 — hint: ...
             known[names] = columns
     table = _typed(attempt, keys, columns) if isinstance(keys, pa.Table) else _built(attempt, names, given, columns)
     return _sorted(one_zero(table))
-
-
-def same_keys(hashes: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """Return which of some hashes of 128 bits are among others, which are sorted by their first halves.
-
-    Parameters
-    ----------
-    hashes : ndarray of uint64, shape (n, 2)
-    wanted : ndarray of uint64, shape (m, 2)
-        As `RowHasher` gives them.
-
-    Returns
-    -------
-    ndarray of bool, shape (n,)
-
-    Examples
-    --------
-    >>> same_keys(np.array([[7, 1], [7, 2]], np.uint64), np.array([[3, 9], [7, 2]], np.uint64)).tolist()
-    [False, True]
-    """
-    if not wanted.shape[0]:
-        return np.zeros(hashes.shape[0], np.bool_)
-    places = np.searchsorted(wanted[:, 0], hashes[:, 0])
-    found = np.zeros(hashes.shape[0], np.bool_)
-    while True:  # again only where keys have the same first half
-        inside = places < wanted.shape[0]
-        at = wanted[np.where(inside, places, 0)]
-        near = inside & (at[:, 0] == hashes[:, 0])
-        found |= near & (at[:, 1] == hashes[:, 1])
-        left = near & ~found
-        if not left.any():
-            return found
-        places = np.where(left, places + 1, wanted.shape[0])
 
 
 def _named(attempt: str, keys: object) -> tuple[tuple[str, ...], object]:

@@ -11,20 +11,19 @@ Invariants
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_timely.answers.finishing import Thinning
 from spark_timely.answers.kept import Pieces
-from spark_timely.answers.keys import same_keys
-from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.log.files.parquet import side_by_side
 from spark_timely.time.antichain import Antichain
 from spark_timely.trace.contents import contents_of
-from spark_timely.trace.updates import Updates, one_zero
+from spark_timely.trace.keys import KeySet
+from spark_timely.trace.updates import Updates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,13 +32,16 @@ if TYPE_CHECKING:
     from spark_timely.answers.plan import PeekPlan
     from spark_timely.log.files.index import FileIndex
     from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.trace.arrangement import OpenArrangement
 
-__all__ = ["Scan", "counted_updates", "counts_at", "matching", "of_keys", "plan_scan", "scan", "tail_of"]
+__all__ = ["Scan", "look_up", "may_hold", "plan_scan", "scan", "tail_of"]
 
 # Small files are kept together, those of other times among them, as long as they have no more bytes than this.
 _MOST_SMALL_BYTES: Final = 16 << 20
 # Compressed, of row groups that are read together.
 _MOST_AT_ONCE_BYTES: Final = 8 << 20
+# Keys that are looked up and counted at once: what is thinned comes in such pieces.
+_KEYS_AT_ONCE: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +271,7 @@ def _parts(plan: PeekPlan, what: Scan, kept: KeptFiles) -> Iterator[tuple[Update
             plan.storage, lambda path: kept.decoded(plan, path, by_path[path]), list(by_path)
         ):
             yield matching(plan, found, lower=what.lower), int(was_read)
-    choose = None if plan.keys is None else partial(of_keys, keys=plan.keys)
+    choose = None if plan.keys is None else key_set(plan.keys).among
     for piece in what.pieces:
         size = (what.sizes or {})[piece.path]
         for number, groups in enumerate(_at_once(piece, kept.footer(plan.storage, piece.path, size), plan, what)):
@@ -320,7 +322,7 @@ def matching(plan: PeekPlan, found: Updates, *, lower: int | None = None, keyed:
     forgets = form.kind == "stream" and plan.since != form.domain.minimum_frontier
     found = found.where(counts_at(found.times, plan.at, since=plan.since if forgets else None, lower=lower))
     if plan.keys is not None and not keyed and len(found):
-        found = found.where(of_keys(found.rows, plan.keys))
+        found = found.where(key_set(plan.keys).among(found.rows))
     if plan.where is not None and len(found):
         rows = found.rows.combine_chunks()
         batches = rows.to_batches()
@@ -329,50 +331,9 @@ def matching(plan: PeekPlan, found: Updates, *, lower: int | None = None, keyed:
     return found.select(plan.columns)
 
 
-def of_keys(rows: pa.Table, keys: pa.Table) -> BoolArray:
-    """Return which rows have one of the keys, shape (n,).
-
-    Parameters
-    ----------
-    rows : pyarrow.Table
-        With the columns of the keys, in their types.
-    keys : pyarrow.Table
-        As `spark_timely.answers.keys.keys_of` gives them.
-
-    Notes
-    -----
-    Cost: one look of a column into a hash table; rows that pass are hashed as a whole, where the key has several
-    columns or one of doubles.
-
-    Examples
-    --------
-    >>> of_keys(pa.table({"k": [1, 2, None]}), pa.table({"k": [2, None]})).tolist()
-    [False, True, True]
-    """
-    # One column that tells most rows apart at once; what passes is compared as a whole.
-    name = keys.schema.names[0]
-    column, values = rows.column(name), keys.column(name)
-    if len(values) == 1 and values.null_count == 0 and not pa.types.is_floating(values.type):
-        found = pc.equal(column, values[0])
-        found = found.fill_null(False) if found.null_count else found  # noqa: FBT003 - as Arrow has it
-        near = np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
-        if keys.num_columns == 1:
-            return near
-    elif not pa.types.is_floating(values.type):
-        near = np.asarray(pc.is_in(column, pc.unique(values)).to_numpy(zero_copy_only=False), np.bool_)
-        if keys.num_columns == 1:
-            return near
-    else:
-        near = np.ones(rows.num_rows, np.bool_)
-    places = np.flatnonzero(near)
-    if not places.shape[0]:
-        return near
-    mine = one_zero(rows.select(keys.schema.names).take(pa.array(places)))
-    wanted = RowHasher(keys.schema).hash(keys)
-    wanted = wanted[np.lexsort((wanted[:, 1], wanted[:, 0]))]
-    found = np.zeros(rows.num_rows, np.bool_)
-    found[places] = same_keys(RowHasher(keys.schema).hash(mine), wanted)
-    return found
+def key_set(keys: pa.Table) -> KeySet:
+    """Return keys as what looks for them, by the columns in the order in which they were asked for."""
+    return KeySet(keys, keys.schema.names)
 
 
 def tail_of(plan: PeekPlan, what: Scan, kept: KeptFiles) -> tuple[list[Updates], int]:
@@ -387,7 +348,7 @@ def tail_of(plan: PeekPlan, what: Scan, kept: KeptFiles) -> tuple[list[Updates],
     """
     assert plan.keys is not None
     found: list[Updates] = []
-    n_read = 0
+    n_read, among = 0, key_set(plan.keys).among
     if what.small and what.sorted_small:
         mine, n_read = kept.find(plan, what.small)
         if mine is not None:
@@ -395,11 +356,49 @@ def tail_of(plan: PeekPlan, what: Scan, kept: KeptFiles) -> tuple[list[Updates],
     elif what.small:
         for path, size in what.small:
             every, was_read = kept.decoded(plan, path, size)
-            found.append(every.where(of_keys(every.rows, plan.keys)))
+            found.append(every.where(among(every.rows)))
             n_read += was_read
     for piece in what.pieces:
         size = (what.sizes or {})[piece.path]
-        found.append(kept.read(plan, size, piece, plan.read_columns, partial(of_keys, keys=plan.keys)))
+        found.append(kept.read(plan, size, piece, plan.read_columns, among))
         n_read += 1
     counting = [each.where(counts_at(each.times, plan.at, lower=what.lower)) for each in found]
     return [each.select(plan.read_columns) for each in counting if len(each)], n_read
+
+
+def look_up(plan: PeekPlan, index: OpenArrangement, frontier: Antichain, tail: Sequence[Updates]) -> pa.Table:
+    """Return rows with their counts, of a plan's keys: what an index has of them, and what is past its upper.
+
+    Parameters
+    ----------
+    plan : PeekPlan
+        With keys.
+    index : OpenArrangement
+    frontier : Antichain
+        Times not beyond it count.
+    tail : sequence of Updates
+        Updates that count at times not before the index's upper, of the keys alone, with the columns that are read.
+
+    Notes
+    -----
+    Cost: a look-up, of many keys piece by piece, of which as many rows are kept as the answer needs.
+    """
+    assert plan.keys is not None
+    keys = KeySet(plan.keys, index.names.key)
+    late = Updates.concat(tail) if tail else None
+    thinning = Thinning(plan)
+    # Rows of other keys may be equal in the columns that count: they are counted key by key only if these have the key.
+    apart = set(index.names.key) <= set(plan.columns)
+    parts: list[Updates] = []
+    for piece in keys.pieces(_KEYS_AT_ONCE):
+        if thinning.done:
+            break
+        found = [index.before(piece, frontier, plan.read_columns)]
+        if late is not None:
+            found.append(late if piece is keys else late.where(piece.among(late.rows)))
+        parts += [matching(plan, each, keyed=True) for each in found]
+        if apart and piece is not keys:
+            thinning.add(counted_updates(plan, parts))
+            parts = []
+    thinned = thinning.rows()
+    return counted_updates(plan, parts) if thinned is None else thinned

@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Final, Literal
 import pyarrow as pa
 
 from spark_timely.answers.finishing import finish, order_of
-from spark_timely.answers.index_peek import Indexes, look_up
 from spark_timely.answers.kept import kept_files
 from spark_timely.answers.keys import keys_of
-from spark_timely.answers.log_peek import Scan, may_hold, plan_scan, scan, tail_of
+from spark_timely.answers.log_peek import Scan, look_up, may_hold, plan_scan, scan, tail_of
 from spark_timely.answers.plan import PeekPlan
 from spark_timely.errors import (
     CanceledError,
@@ -41,6 +40,7 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.arguments import check_whole, names_of, seconds_of
+from spark_timely.log.arranged import Arranged
 from spark_timely.log.log import Log, MemoryLog, keep_log
 from spark_timely.log.machine.since import may_read, needed_by_contents
 from spark_timely.log.store.storage import checked_options
@@ -490,7 +490,7 @@ _NEVER: Final = threading.Event()
 class _Known:
     """Facts about a log's snapshot that each peek asks for, made once."""
 
-    def __init__(self, log: Log, indexes: Indexes) -> None:
+    def __init__(self, log: Log, arranged: Arranged) -> None:
         self.state = log.core.generation, log.core.version
         self.path, self.domain, self.kind = log.path, log.domain, log.kind
         self.since, self.upper = log.since(), log.frontier()
@@ -498,7 +498,7 @@ class _Known:
         self.form, self.files = log.core.format, log.core.files()
         self.names = tuple(self.form.payload.names)
         self.types = {field.name: field.type for field in self.form.payload}
-        self.indexes = indexes
+        self.arranged = arranged
         # Plans without time and keys by what was asked; columns of keys by their names.
         self.questions: dict[tuple[object, ...], PeekPlan] = {}
         self.key_columns: dict[tuple[str, ...], KeyColumns] = {}
@@ -520,7 +520,7 @@ def _known(log: Log) -> _Known:
         log.core.generation,
         log.core.version,
     ):  # once more where others refresh the handle
-        found = _Known(log, Indexes(log) if found is None else found.indexes)
+        found = _Known(log, Arranged() if found is None else found.arranged)
         _logs[log] = found
     return found
 
@@ -714,24 +714,38 @@ def _rows(log: Log, known: _Known, plan: PeekPlan, request: _Request) -> Rows:
     if plan.limit == 0 or (plan.keys is not None and not plan.keys.num_rows):
         return Rows(finish(plan, _nothing(plan)), _explained(plan, known, "nothing", "", Scan()))
     kept = kept_files(plan.log_id, plan.storage.uri)
-    index, why = known.indexes.find(log, plan)
-    if index is not None:
-        tail = Scan()
-        if index.upper is not None and plan.at[0] >= index.upper:
-            lower = Antichain.of(index.upper)
-            log.core.look_into(lambda files: may_hold(files, plan.at, lower))
-            tail = plan_scan(plan, known.files, kept, lower=index.upper)
+    frontier = _after(plan)
+    index, why = None, "no keys were given"
+    if plan.keys is not None:
+        why = "times of several coordinates have no index"
+        if frontier is not None:
+            index, why = known.arranged.find(
+                log, plan.keys.schema.names, plan.read_columns, frontier, forgets=known.forgets
+            )
+    if index is not None and frontier is not None:
+        tail, upper = Scan(), index.names.upper
+        if upper.less_equal(plan.at):
+            log.core.look_into(lambda files: may_hold(files, plan.at, upper))
+            tail = plan_scan(plan, known.files, kept, lower=upper.elements[0][0])
         if tail.n_bytes <= request.scan_limit:
             late, n_read = tail_of(plan, tail, kept) if tail.n_files else ([], 0)
-            rows = look_up(plan, index, late)
-            return Rows(finish(plan, rows), _explained(plan, known, "index", "", tail, n_read, index.name))
-        why = f"index {index.name!r} is behind: found {tail.n_bytes} bytes past its upper"
+            rows, name = look_up(plan, index, frontier, late), os.path.basename(index.names.folder)
+            return Rows(finish(plan, rows), _explained(plan, known, "index", "", tail, n_read, name))
+        why = f"index {os.path.basename(index.names.folder)!r} is behind: found {tail.n_bytes} bytes past its upper"
     log.core.look_into(lambda files: may_hold(files, plan.at, None))
     what = plan_scan(plan, known.files, kept)
     if what.n_bytes > request.scan_limit:
         return Rows(_by_job(plan, what, request), _explained(plan, known, "job", why, what))
     rows, n_read = scan(plan, what, kept)
     return Rows(finish(plan, rows), _explained(plan, known, "log", why, what, n_read))
+
+
+def _after(plan: PeekPlan) -> Antichain | None:
+    """Return the frontier that the times which count are not beyond; None of times of several coordinates."""
+    if len(plan.at) > 1:
+        return None
+    ((time,), (kind,)) = plan.at, plan.form.domain.types
+    return Antichain.of(time + 1) if time < kind.hi else Antichain.empty(1)
 
 
 def _explained(

@@ -21,12 +21,12 @@ import pyarrow as pa
 
 from spark_timely.dataflow.history.asof import join_as_of
 from spark_timely.dataflow.history.base import Changes, HistoryOperator
-from spark_timely.dataflow.history.ranges import are_among, distinct_hashes, key_hashes
 from spark_timely.dataflow.views import Before, Names, Replay, View, ordered, summed_updates, with_times
 from spark_timely.errors import TimelyInternalError
 from spark_timely.log.files.format import conform
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray
+from spark_timely.trace.keys import are_among, distinct_hashes, key_hashes
 from spark_timely.trace.updates import DIFF, one_zero
 
 __all__ = ["AsOfJoin", "Look", "Remembered", "Result", "dimensions_of", "looks_of", "remembers"]

@@ -48,7 +48,7 @@ from spark_timely.trace.updates import DIFF, Updates
 
 if TYPE_CHECKING:
     from spark_timely.dataflow.history.base import Held
-    from spark_timely.dataflow.history.ranges import KeyRange
+    from spark_timely.trace.keys import KeyRange
 
 __all__ = [
     "DIFF",

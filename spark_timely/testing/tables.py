@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from spark_timely.dataflow.engine.tasks import held_of
 from spark_timely.dataflow.history.base import Held
-from spark_timely.dataflow.history.ranges import EVERY_KEY
 from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.dataflow.views import Names, Replay
 from spark_timely.errors import InvalidUsageError
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain, TimeType
+from spark_timely.trace.keys import EVERY_KEY
 from spark_timely.trace.updates import DIFF
 
 if TYPE_CHECKING:

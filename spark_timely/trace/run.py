@@ -17,24 +17,31 @@ from __future__ import annotations
 import itertools
 import os
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
+from spark_timely.trace.folder import delete
 from spark_timely.trace.updates import Updates, places_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from spark_timely.trace.spine import RunFile
 
-__all__ = ["DamagedRunError", "Run", "in_pieces", "merge_pieces", "write_run"]
+__all__ = ["DamagedRunError", "Run", "in_pieces", "mapped_run", "merge_pieces", "write_run"]
 
 PIECE_ROWS: Final = 1 << 20
 """Rows of a batch, about: what a merge holds in memory at once."""
 
 _PIECE_BYTES: Final = 256 << 20
+
+# Runs that a process keeps mapped: what is looked into rarely is mapped again.
+_MOST_MAPPED: Final = 256
 
 _LINEAGE: Final = b"timely.lineage"
 _HASH, _TIME, _DIFF = "_hash", "_time", "_diff"
@@ -288,3 +295,41 @@ def merge_pieces(runs: Sequence[Run], since: int | None, *, piece_rows: int = PI
         if parts:
             every = Updates.concat(parts)
             yield (every if since is None else every.advanced((since,))).consolidated(partial=True)
+
+
+# By folder and name: the run, and what the file was like when it was mapped.
+_mapped: OrderedDict[tuple[str, str], tuple[Run, tuple[int, int, int]]] = OrderedDict()
+_lock = Lock()
+
+
+def mapped_run(folder: str, file: RunFile, lineage: str = "") -> Run:
+    """Return a run of the index of a lineage, mapped.
+
+    Raises
+    ------
+    OSError
+        If its file is not there, is damaged, or a run of another index: then it is deleted, so that the index is made
+        once more.
+    """
+    key, path = (folder, file.name), os.path.join(folder, file.name)
+    # A file that somebody writes into is no error of memory that is mapped: it would simply be other bytes.
+    state = os.stat(path)
+    mark = state.st_ino, state.st_size, state.st_mtime_ns
+    with _lock:
+        found = _mapped.get(key)
+        if found is not None and found[1] == mark and found[0].lineage == lineage:
+            _mapped.move_to_end(key)
+            return found[0]
+    try:
+        run = Run(path, file.size_bytes, file.checksum, lineage)
+        if run.n_rows != file.rows:
+            msg = f"{path!r} has {run.n_rows} updates, not {file.rows}"
+            raise DamagedRunError(msg)
+    except DamagedRunError:
+        delete(folder, [file.name])
+        raise
+    with _lock:
+        _mapped[key] = run, mark
+        while len(_mapped) > _MOST_MAPPED:
+            _mapped.popitem(last=False)
+    return run

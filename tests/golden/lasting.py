@@ -32,7 +32,7 @@ import pytest
 from spark_timely.errors import TimelyError
 from spark_timely.log.log import open_log
 from spark_timely.trace.folder import newest_spine
-from spark_timely.trace.mapped import mapped_run
+from spark_timely.trace.run import mapped_run
 
 LOGS: Final = Path(__file__).parent / "logs"
 PLACES: Final = Path("/tmp/spark-timely-golden")

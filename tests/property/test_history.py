@@ -31,19 +31,21 @@ from spark_timely.dataflow.engine import arranged, shuffle, tasks
 from spark_timely.dataflow.engine.arranged import Indexing
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.exact_sum import BITS, digits_of
-from spark_timely.dataflow.history import best, ranges, totals
+from spark_timely.dataflow.history import best, totals
 from spark_timely.dataflow.history.base import Changes, Held
 from spark_timely.dataflow.history.exact import sums_as_bytes
 from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.errors import DataLossError, OperatorError, StorageError, TimelyError
+from spark_timely.log import arranged as log_arranged
 from spark_timely.log.log import Log, create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflows.tasks import RoomError, catalog_of, reader_of
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
+from spark_timely.trace import keys
+from spark_timely.trace.arrangement import OpenArrangement
 from spark_timely.trace.folder import delete, write_spine
-from spark_timely.trace.mapped import mapped_run
-from spark_timely.trace.run import merge_pieces, write_run
+from spark_timely.trace.run import mapped_run, merge_pieces, write_run
 from spark_timely.trace.spine import RunFile, Spine
 from tests.faults.harness import long_lane
 from tests.oracles.tombstones_model import said
@@ -538,7 +540,7 @@ def sees_its_own_range(patch: pytest.MonkeyPatch) -> None:
 
 def every_task_all_keys(patch: pytest.MonkeyPatch) -> None:
     """Tasks do not keep to their ranges of keys."""
-    patch.setattr(ranges.KeyRange, "holds", lambda self, hashes: np.ones(hashes.shape[0], np.bool_))
+    patch.setattr(keys.KeyRange, "holds", lambda self, hashes: np.ones(hashes.shape[0], np.bool_))
 
 
 def no_tombstones(patch: pytest.MonkeyPatch) -> None:
@@ -600,12 +602,13 @@ def nan_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def tail_unread(patch: pytest.MonkeyPatch) -> None:
     """What is past the upper of an index is not read."""
-    found = tasks.Lookups._indexed
+    found = tasks.Lookups.__init__
 
-    def short(self: Any, before: Any, *given: Any) -> Held:
-        return found(self, replace(before, tail=()), *given)
+    def short(self: Any, task: Any, *given: Any) -> None:
+        before = {look: replace(each, tail=() if each.index else each.tail) for look, each in task.before.items()}
+        found(self, replace(task, before=before), *given)
 
-    patch.setattr(tasks.Lookups, "_indexed", short)
+    patch.setattr(tasks.Lookups, "__init__", short)
 
 
 def rows_in_any_bucket(patch: pytest.MonkeyPatch) -> None:
@@ -625,31 +628,34 @@ def empty_held(lookups: Any, leaf: Any, columns: Any) -> Held:
 
 def equal_hash_is_equal_key(patch: pytest.MonkeyPatch) -> None:
     """Rows that a run has under a hash that was asked for are taken for rows of the key: here few hashes are apart."""
-    found = tasks.Lookups._indexed
+    found = OpenArrangement.before
 
-    def as_if(self: Any, before: Any, index: Any, lo: Any, key: Any, wanted: Any, columns: Any) -> Held:
-        held = found(self, before, index, lo, key, wanted, columns)
-        rows = held.rows
+    def as_if(self: Any, wanted: Any, frontier: Any, columns: Any) -> Any:
+        key = self.names.key
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(keys.KeySet, "among", lambda _, rows: np.ones(rows.num_rows, np.bool_))
+            updates = found(self, wanted, frontier, columns)
+        rows = updates.rows
         for name in set(key) & set(columns):
             # All of a hash get the values of the first key that has it.
-            hashes = ranges.key_hashes(rows, key)
+            hashes = keys.key_hashes(rows, key)
             _, first, which = np.unique(hashes, return_index=True, return_inverse=True)
             place_ = rows.schema.get_field_index(name)
             rows = rows.set_column(place_, rows.schema.field(name), rows.column(name).take(pa.array(first[which])))
-        return Held(held.times, held.counts, rows)
+        return replace(updates, rows=rows)
 
     few_hashes(patch)
-    patch.setattr(tasks.Lookups, "_indexed", as_if)
+    patch.setattr(OpenArrangement, "before", as_if)
 
 
 def few_hashes(patch: pytest.MonkeyPatch) -> None:
     """Not wrong: keys that are different have equal hashes, as they may."""
-    found = ranges.key_hashes
+    found = keys.key_hashes
 
     def few(rows: pa.Table, by: Any) -> Any:
         return found(rows, by) % np.uint64(2) * np.uint64(1 << 62)
 
-    for module in (ranges, tasks, shuffle, remembered):
+    for module in (keys, tasks, shuffle, remembered):
         patch.setattr(module, "key_hashes", few)
 
 
@@ -1183,7 +1189,7 @@ def test_index_is_made_again_once_times_moved_to_its_upper(
     assert out.frontier().elements[0][0] > upper
     assert out.allow_compaction(upper) == Antichain.of(upper)
     if not checked:
-        monkeypatch.setattr(arranged, "may_read", lambda *_: True)
+        monkeypatch.setattr(log_arranged, "may_read", lambda *_: True)
     seen: list[Held] = []
     found = tasks.Lookups._held
 

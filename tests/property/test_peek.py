@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_timely.answers import finishing, index_peek, kept, keys, log_peek
+from spark_timely.answers import finishing, kept, keys, log_peek
 from spark_timely.answers import peek as peeks
 from spark_timely.answers.kept import KeptFiles
 from spark_timely.answers.peek import PeekExplanation, peek
@@ -28,6 +28,8 @@ from spark_timely.log import Log, MemoryLog, create_log
 from spark_timely.log.files import parquet
 from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.time.antichain import Antichain
+from spark_timely.trace.arrangement import Arrangement
+from spark_timely.trace.keys import KeySet
 from tests.oracles.peek_model import Update, counts, in_order, plain
 from tests.property.test_dataflow import runner
 from tests.support import examples
@@ -238,7 +240,7 @@ def run(seed: int, *, patch: pytest.MonkeyPatch, seen: Counter[str]) -> None:
         patch.setattr(parquet, name, rng.choice([2, 8, 1 << 20]))
     patch.setattr(log_peek, "_MOST_SMALL_BYTES", rng.choice([0, 1 << 24, 1 << 24]))
     patch.setattr(log_peek, "_MOST_AT_ONCE_BYTES", rng.choice([0, 500, 1 << 23]))
-    patch.setattr(index_peek, "_KEYS_AT_ONCE", rng.choice([1, 2, 1 << 14]))
+    patch.setattr(log_peek, "_KEYS_AT_ONCE", rng.choice([1, 2, 1 << 14]))
     with tempfile.TemporaryDirectory() as folder:
         world = World(rng, folder)
         for _ in range(rng.randint(1, 8)):
@@ -283,7 +285,7 @@ def thinning_without_order(patch: pytest.MonkeyPatch) -> None:
     """What is thinned is cut to any rows, though there is an order."""
     true = finishing.Thinning.__init__
     patch.setattr(
-        index_peek.Thinning, "__init__", lambda self, plan: true(self, replace(plan, order=()) if plan.order else plan)
+        log_peek.Thinning, "__init__", lambda self, plan: true(self, replace(plan, order=()) if plan.order else plan)
     )
 
 
@@ -306,13 +308,7 @@ def tail_twice(patch: pytest.MonkeyPatch) -> None:
 
 def index_tells_of_all_times(patch: pytest.MonkeyPatch) -> None:
     """An index answers for times that it has moved."""
-    true = index_peek.Indexes._current
-
-    def wrong(self: Any, log: Log, name: str) -> Any:
-        found = true(self, log, name)
-        return None if found is None else replace(found, since=-(1 << 63))
-
-    patch.setattr(index_peek.Indexes, "_current", wrong)
+    patch.setattr(Arrangement, "may_tell", lambda *_: True)
 
 
 def null_is_in_no_group(patch: pytest.MonkeyPatch) -> None:
@@ -342,10 +338,14 @@ def stops_early_in_order(patch: pytest.MonkeyPatch) -> None:
 
 def two_zeros(patch: pytest.MonkeyPatch) -> None:
     """A key 0.0 does not find -0.0."""
-    patch.setattr(
-        log_peek, "of_keys", lambda rows, keys: np.array([row in keys.to_pylist() and "-0.0" not in str(row)
-                                                          for row in rows.select(keys.schema.names).to_pylist()], bool)
-    )  # fmt: skip
+
+    def wrong(self: KeySet, rows: pa.Table) -> Any:
+        wanted = self._keys.to_pylist()
+        return np.array(
+            [row in wanted and "-0.0" not in str(row) for row in rows.select(self._keys.schema.names).to_pylist()], bool
+        )
+
+    patch.setattr(KeySet, "among", wrong)
 
 
 def key_twice(patch: pytest.MonkeyPatch) -> None:
@@ -357,7 +357,7 @@ def key_twice(patch: pytest.MonkeyPatch) -> None:
             return true(plan)
         return pa.concat_tables(true(replace(plan, keys=plan.keys.slice(row, 1))) for row in range(plan.keys.num_rows))
 
-    look_up, scan = index_peek.look_up, log_peek.scan
+    look_up, scan = log_peek.look_up, log_peek.scan
     patch.setattr(peeks, "look_up", lambda plan, *more: each_alone(plan, lambda one: look_up(one, *more)))
     patch.setattr(peeks, "scan", lambda plan, *more: (each_alone(plan, lambda one: scan(one, *more)[0]), 0))
 
@@ -370,7 +370,6 @@ def counted_before_columns(patch: pytest.MonkeyPatch) -> None:
         return pa.concat_tables([true(plan, [part]) for part in parts]) if parts else true(plan, parts)
 
     patch.setattr(log_peek, "counted_updates", wrong)
-    patch.setattr(index_peek, "counted_updates", wrong)
 
 
 # With the seed that finds it with the least work, which is tried first.

@@ -1,25 +1,19 @@
-"""Indexes by key of the logs that a dataflow looks into: found beside the logs, extended and merged in the background.
+"""Indexes by key of the logs that a dataflow looks into: extended and merged in the background, beside the logs.
 
-An index of a log is in a folder of its own inside of the log's, shared by all that look into the log by the same key:
-`_spark_timely/by-…`. It has sorted runs, and numbered spines that say which runs count; a spine is written where none
-of its number is, so that of two copies that extend an index one wins. A dataflow that may not write there looks
-into what others keep, or into the log itself.
+An index is an arrangement of a log: `spark_timely.log.arranged` says which is one of the log as it is. It has sorted
+runs, and numbered spines that say which runs count; a spine is written where none of its number is, so that of two
+copies that extend an index one wins. A dataflow that may not write there looks into what others keep, or into the log
+itself.
 
 Invariants
 ----------
-1. An index is never needed: what it says is what the log says, and where it is missing, damaged, of another log or of
-   another history of it, the log is read.
-2. An index has what is complete in its log, as of the newest commits that it names; a log that lacks one of them has
-   another index. So has one that has moved times up to the index's upper: times past it would no longer be distinct.
-3. Times are moved up to what all need that retain the log, and no further: what nobody retains may be asked of the log.
-4. Files are deleted once they are replaced, and those that nobody has heard of after a day. A job that was planned
+1. Times are moved up to what all need that retain the log, and no further: what nobody retains may be asked of the log.
+2. Files are deleted once they are replaced, and those that nobody has heard of after a day. A job that was planned
    before finds the newest spine by itself.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 import time as wall_clock
@@ -29,16 +23,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from spark_timely.dataflow.engine.cutting import Files, shares_between
 from spark_timely.dataflow.engine.tasks import Before, IndexWork, OutputPlan, Share, Task, TaskResult
 from spark_timely.dataflow.remembered import Look
-from spark_timely.errors import TimelyError
-from spark_timely.log.machine.rollback import ACCEPTED, newest_commits, other_accepted, other_commits
-from spark_timely.log.machine.since import may_read, needed_from
+from spark_timely.log.arranged import Arranged, folder_of
+from spark_timely.log.machine.rollback import newest_commits
+from spark_timely.log.machine.since import needed_from
 from spark_timely.threads import pool, python_ends
 from spark_timely.time.antichain import Antichain
+from spark_timely.trace.arrangement import Arrangement, columns_text
 from spark_timely.trace.folder import delete, greatest_number, is_whole, newest_spine, unknown_runs, write_spine
-from spark_timely.trace.mapped import Index
 from spark_timely.trace.run import DamagedRunError
 from spark_timely.trace.spine import RunFile, Spine, due_merge
 
@@ -46,7 +42,7 @@ if TYPE_CHECKING:
     from spark_timely.dataflow.views import Replay
     from spark_timely.log import Log
 
-__all__ = ["Arrangements", "Indexing", "has_commits_of", "index_folder", "may_be_of"]
+__all__ = ["Arrangements", "Indexing"]
 
 _log = logging.getLogger("spark_timely.dataflow")
 
@@ -84,42 +80,6 @@ class Indexing:
     much_bytes: int = 1 << 20
 
 
-def index_folder(log: Log, look: Look) -> str | None:
-    """Return where the index of a log is; None where it can have none: it is mapped from a disk."""
-    if not log.core.storage.local:
-        return None
-    named = hashlib.sha256(json.dumps([look.key, look.columns]).encode()).hexdigest()[:16]
-    return os.path.join(log.path, "_spark_timely", f"by-{named}")
-
-
-def may_be_of(spine: Spine, log: Log) -> bool:
-    """Return whether an index may be one of a log as it is, as far as that is known without a look at its commits."""
-    if spine.log_id != log.core.log_id:
-        return False
-    ends = log.core.ends()
-    if other_accepted(log.core.accepted, spine.commits):
-        return False
-    if any(name not in ends for name in spine.commits if name != ACCEPTED):
-        return False
-    if spine.upper is None:
-        return log.frontier().is_empty
-    if log.kind != "collection":
-        return True
-    # What the log has moved up to the index's upper, or past it, would be found twice.
-    return may_read(log.since(), needed_from("collection", Antichain.of(spine.upper), log.domain.minimum))
-
-
-def has_commits_of(spine: Spine, log: Log) -> bool:
-    """Return whether the newest commits that an index has seen are those of a log (invariant 2)."""
-    try:
-        wanted = dict(spine.commits)
-        found = log.core.commits_of({name: seq for name, (seq, _) in wanted.items()})
-        return not other_commits(log.core, wanted) and all(name in found for name in wanted if name != ACCEPTED)
-    except TimelyError as error:
-        _log.warning("the index of log %r is not used: %s", log.path, error)
-        return False
-
-
 class Arrangements:
     """The indexes of the logs that a dataflow looks into.
 
@@ -143,8 +103,7 @@ class Arrangements:
     ) -> None:
         self._logs, self._files, self._consumer = logs, files, consumer
         self._settings = settings or Indexing()
-        self._spines: dict[Look, Spine | None] = {}
-        self._checked: dict[Look, tuple[object, ...]] = {}
+        self._known = Arranged()
         self._threads: ThreadPoolExecutor | None = None
         self._busy: dict[tuple[Look, str], Future[None]] = {}
         self._waiting: dict[tuple[Look, str], Callable[[], None]] = {}
@@ -196,9 +155,8 @@ class Arrangements:
         whole, size = shares_between(files, least, hi)
         if spine is None:
             return Before(leaf, whole, size_bytes=size)
-        folder = index_folder(log, look)
-        assert folder is not None
-        index = Index(folder, spine.runs, spine.since, spine.upper, not leaf.updates, spine.number, spine.lineage)
+        folder = _folder(log, look)
+        index = Arrangement.of_spine(folder, spine, leaf.schema, events=not leaf.updates)
         return Before(leaf, whole, index, tail, tail_bytes if index.may_tell(lo) else size)
 
     def is_much(self, size_bytes: int) -> bool:
@@ -234,28 +192,20 @@ class Arrangements:
     # What there is -----------------------------------------------------------------------------------
 
     def _current(self, look: Look, leaf: Replay, log: Log) -> Spine | None:
-        """Return the newest spine of the log's index, if it is one of this log as it is (invariant 2)."""
-        folder = index_folder(log, look)
+        """Return the newest spine of the log's index, if it is one of this log as it is, and its runs are there."""
+        folder = folder_of(log, look.key, look.columns)
         if folder is None:
             return None
         for _ in range(_MOST_TRIES):
-            newest = newest_spine(folder, self._spines.get(look))
-            self._spines[look] = newest
-            lost = newest is not None and not all(is_whole(folder, run) for run in newest.runs)
-            if not lost:
-                break
-            # Replaced meanwhile; or damaged, and then it is made once more.
-            if newest_spine(folder, newest) == newest:
+            newest = self._known.newest(log, folder)
+            if newest is None or newest.columns != _columns(leaf, look):
                 return None
-        if newest is None or newest.columns != _columns(leaf, look) or not may_be_of(newest, log):
-            return None
-        state = newest.number, log.core.generation, log.core.version
-        if self._checked.get(look) == state:
-            return newest
-        if not has_commits_of(newest, log):
-            return None
-        self._checked[look] = state
-        return newest
+            if all(is_whole(folder, run) for run in newest.runs):
+                return newest
+            # Replaced meanwhile; or damaged, and then it is made once more.
+            if self._known.newest(log, folder) == newest:
+                return None
+        return None
 
     # What is made ------------------------------------------------------------------------------------
 
@@ -311,8 +261,7 @@ class Arrangements:
         lower: Antichain, upper: Antichain, since: int, commits: Mapping[str, tuple[int, str]], run_tasks: RunTasks,
     ) -> None:  # fmt: skip
         """Make runs of what the log has past an index's upper, and write the spine that has them."""
-        folder = index_folder(log, look)
-        assert folder is not None
+        folder = _folder(log, look)
         os.makedirs(folder, exist_ok=True)
         lineage = uuid.uuid4().hex if spine is None else spine.lineage
         work = [
@@ -352,8 +301,7 @@ class Arrangements:
         run_tasks: RunTasks,
     ) -> None:  # fmt: skip
         """Make one run of some, and write the spine that has it instead."""
-        folder = index_folder(log, look)
-        assert folder is not None
+        folder = _folder(log, look)
         least = leaf.domain.minimum_frontier
         name = _name()
         work = IndexWork(
@@ -378,7 +326,7 @@ class Arrangements:
             delete(folder, [name])
 
     def _may_move_to(self, leaf: Replay, log: Log, spine: Spine, lo: Antichain) -> int | None:
-        """Return up to where times may be moved (invariant 3); None where they stay, as those of events do."""
+        """Return up to where times may be moved (invariant 1); None where they stay, as those of events do."""
         if not leaf.updates:
             return None
         now = wall_clock.time_ns() // 1000
@@ -414,9 +362,14 @@ def _groups(files: Files, shares: Sequence[Share], most: int) -> list[tuple[tupl
     return groups
 
 
+def _folder(log: Log, look: Look) -> str:
+    folder = folder_of(log, look.key, look.columns)
+    assert folder is not None, "a log elsewhere has no spine"
+    return folder
+
+
 def _columns(leaf: Replay, look: Look) -> str:
-    fields = [leaf.schema.field(name) for name in look.columns]
-    return json.dumps([look.key, [[field.name, str(field.type)] for field in fields]])
+    return columns_text(look.key, pa.schema([leaf.schema.field(name) for name in look.columns]))
 
 
 def _name() -> str:

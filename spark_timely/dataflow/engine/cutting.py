@@ -23,7 +23,6 @@ import numpy.typing as npt
 from spark_timely.dataflow.delays import BoundDelay, Shift
 from spark_timely.dataflow.engine.shuffle import goes_by_key, shuffled_aggregate
 from spark_timely.dataflow.engine.tasks import Before, Share, Task
-from spark_timely.dataflow.history.ranges import EVERY_KEY
 from spark_timely.dataflow.remembered import Look
 from spark_timely.dataflow.views import Delayed, Replay, View
 from spark_timely.protocol.replay import (
@@ -41,6 +40,7 @@ from spark_timely.protocol.replay import (
 )
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import BoolArray, IntArray, minimal
+from spark_timely.trace.keys import EVERY_KEY
 
 __all__ = ["SHUFFLE_BYTES", "Files", "cut_range", "paths_of", "shares_between"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spark_timely.dataflow.engine.arranged import Arrangements, index_folder
+from spark_timely.dataflow.engine.arranged import Arrangements
 from spark_timely.dataflow.engine.cutting import paths_of
 from spark_timely.dataflow.engine.outputs import newest_note, steps_of
 from spark_timely.dataflow.engine.stuck import stuck_outputs
@@ -20,6 +20,7 @@ from spark_timely.dataflow.history.base import HIDDEN
 from spark_timely.dataflow.remembered import AsOfJoin, Look, Remembered, looks_of
 from spark_timely.dataflow.views import Replay, View, leaves_of, ordered
 from spark_timely.errors import LogMissingError
+from spark_timely.log.arranged import folder_of
 from spark_timely.log.log import open_log
 from spark_timely.notebook import Node, bar, counted, graph, page, table
 from spark_timely.protocol.note import OutputFailure, OutputNote
@@ -343,7 +344,7 @@ def _size(scope: Scope, leaf: Replay) -> str:
 def _index(scope: Scope, look: Look, leaf: Replay) -> str:
     """Return how large an index is, and up to when it has everything."""
     log = _opened(scope, leaf.path)
-    folder = None if log is None else index_folder(log, look)
+    folder = None if log is None else folder_of(log, look.key, look.columns)
     if log is None or folder is None:
         return "no index"
     known = Arrangements({leaf.path: log}, {})

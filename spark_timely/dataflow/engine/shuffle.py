@@ -37,10 +37,10 @@ from spark_timely.dataflow.engine.tasks import (
     write_result,
 )
 from spark_timely.dataflow.history.keys import key_text
-from spark_timely.dataflow.history.ranges import EVERY_KEY, KeyRange, key_hashes
 from spark_timely.dataflow.remembered import Remembered, remembers
 from spark_timely.dataflow.views import Aggregate, Step, View, steps_of
 from spark_timely.errors import OperatorError
+from spark_timely.trace.keys import EVERY_KEY, KeyRange, key_hashes
 
 __all__ = ["Block", "blocks_of", "goes_by_key", "shuffle_read", "shuffle_write", "shuffled_aggregate", "tables_of"]
 

@@ -25,7 +25,6 @@ import pyarrow as pa
 from spark_timely.canonical.content import OF_TASK
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.dataflow.history.base import Held
-from spark_timely.dataflow.history.ranges import EVERY_KEY, KeyRange, KeySet, key_hashes
 from spark_timely.dataflow.remembered import Look
 from spark_timely.dataflow.views import Before as GivesBefore
 from spark_timely.dataflow.views import (
@@ -48,8 +47,9 @@ from spark_timely.log.files.parquet import letter_table, message_table, write_da
 from spark_timely.log.machine.state import DataFile
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray, unique_times
-from spark_timely.trace.mapped import Index, mapped_run
-from spark_timely.trace.run import in_pieces, merge_pieces, write_run
+from spark_timely.trace.arrangement import Arrangement
+from spark_timely.trace.keys import EVERY_KEY, KeyRange, KeySet, key_hashes
+from spark_timely.trace.run import in_pieces, mapped_run, merge_pieces, write_run
 from spark_timely.trace.spine import RunFile
 from spark_timely.trace.updates import DIFF, Updates
 
@@ -102,7 +102,7 @@ class Before:
         How the log is read, with the least time that it has itself.
     whole : tuple of Share
         All of it.
-    index : Index or None
+    index : Arrangement or None
         Has all of it up to its upper.
     tail : tuple of Share
         What is at or after the index's upper.
@@ -112,7 +112,7 @@ class Before:
 
     leaf: Replay
     whole: tuple[Share, ...]
-    index: Index | None = None
+    index: Arrangement | None = None
     tail: tuple[Share, ...] = ()
     size_bytes: int = 0
 
@@ -381,32 +381,25 @@ class Lookups:
             raise TimelyInternalError(msg)
         before = self._task.before[look]
         at = before.leaf
-        if not keys.num_rows or lo == at.domain.minimum_frontier:
+        if (key and not keys.num_rows) or lo == at.domain.minimum_frontier:
             return held_of(at, at.empty().select([*at.carried, *columns]), columns)
         wanted = KeySet(keys, key)
         for index in _states(before.index, lo):  # as planned; as it is now
             try:
-                return self._indexed(before, index, lo, key, wanted, columns)
+                held = index.opened().before(wanted, lo, columns)
+                # Each state has a tail of its own: what the log has at times that are not before its upper.
+                begin = index.upper.join(at.domain.minimum_frontier)
+                if before.tail and begin.elements:
+                    rows = self._read(at, before.tail, begin, lo, columns, wanted)
+                    held = Updates.concat([held, Updates.of_table(rows, at.domain, columns)])
+                return _held(at, held)
             except (OSError, pa.ArrowException, ValueError, OverflowError) as error:
                 _log.info("an index of log %r by %s is not used: %s", at.path, ", ".join(key), error)
         rows = self._read(at, before.whole, at.domain.minimum_frontier, lo, columns, wanted)
         return held_of(at, rows, columns)
 
-    def _indexed(self, before: Before, index: Index, lo: Antichain, key: Names, wanted: KeySet, columns: Names) -> Held:
-        leaf = before.leaf
-        runs = [mapped_run(index.folder, run, index.lineage) for run in index.runs]
-        found = [updates.select(columns) for run in runs for updates in run.look_up(wanted.hashes)]
-        if before.tail and index.upper is not None:
-            begin = Antichain.of(index.upper).join(leaf.domain.minimum_frontier)
-            rows = self._read(leaf, before.tail, begin, lo, columns, wanted)
-            found.append(updates_of(leaf, rows, key, columns))
-        if not found:
-            return held_of(leaf, leaf.empty().select([*leaf.carried, *columns]), columns)
-        every = Updates.concat(found)
-        return _held(leaf, every.where(~lo.beyond(every.times)))
 
-
-def _states(index: Index | None, lo: Antichain) -> Iterator[Index]:
+def _states(index: Arrangement | None, lo: Antichain) -> Iterator[Arrangement]:
     """Give an index as it was planned, and then, asked for more, as it is now; only where it can tell what is asked."""
     if index is None:
         return

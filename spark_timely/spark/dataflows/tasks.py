@@ -30,7 +30,6 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from spark_timely.dataflow.engine.shuffle import shuffle_read, shuffle_write
 from spark_timely.dataflow.engine.tasks import OutputPlan, ReadRange, Share, Task, TaskResult, run_task
-from spark_timely.dataflow.history.ranges import KeySet
 from spark_timely.dataflow.views import Join, Names, Replay, View, calls_functions
 from spark_timely.datasource.catalog import Catalog, FileView
 from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split
@@ -41,6 +40,7 @@ from spark_timely.log.store.cloud import open_storage
 from spark_timely.spark.base.shipping import for_task
 from spark_timely.threads import begun, pool
 from spark_timely.time.antichain import Antichain
+from spark_timely.trace.keys import KeySet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

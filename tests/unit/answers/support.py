@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_timely.dataflow.engine.arranged import Arrangements, Indexing, index_folder
+from spark_timely.dataflow.engine.arranged import Arrangements, Indexing
 from spark_timely.dataflow.remembered import Look
 from spark_timely.dataflow.views import Replay
 from spark_timely.log import Log
+from spark_timely.log.arranged import folder_of
 from spark_timely.spark.dataflows.tasks import catalog_of, run_one
 from spark_timely.time.antichain import Antichain
 
@@ -40,6 +41,6 @@ def index(log: Log, key: Sequence[str], columns: Sequence[str] | None = None, *,
         look, leaf, log.domain.minimum_frontier if lo is None else Antichain.of(lo), log.frontier(),
         lambda plans, tasks: [run_one(task, plans[0], {log.path: {}}) for task in tasks],
     )  # fmt: skip
-    folder = index_folder(log, look)
+    folder = folder_of(log, look.key, look.columns)
     assert folder is not None
     return folder

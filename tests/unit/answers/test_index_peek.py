@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from spark_timely.answers import index_peek
 from spark_timely.answers import peek as peeks
 from spark_timely.answers.peek import PeekExplanation, peek
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.errors import SinceViolationError
-from spark_timely.log import Log, create_log, open_log
+from spark_timely.log import Log, arranged, create_log, open_log
 from tests.unit.answers.support import SCHEMA, append, index
 
 
@@ -130,7 +129,7 @@ def test_index_of_another_history_is_passed_over(log: Log, tmp_path: Path) -> No
 
 def test_index_dropped_meanwhile_does_not_spoil_a_peek(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = index(log, ["k"])
-    true = index_peek.look_up
+    true = peeks.look_up
 
     def dropped_first(*args: Any) -> Any:
         shutil.rmtree(folder)
@@ -196,8 +195,8 @@ def test_keys_that_share_half_a_hash_are_told_apart(log: Log, monkeypatch: pytes
 def test_index_is_looked_for_again_only_when_something_changed(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     index(log, ["k"])
     told(log, keys={"k": [2]})
-    true, looks = index_peek.newest_spine, []
-    monkeypatch.setattr(index_peek, "newest_spine", lambda *args: (looks.append(args), true(*args))[1])
+    true, looks = arranged.newest_spine, []
+    monkeypatch.setattr(arranged, "newest_spine", lambda *args: (looks.append(args), true(*args))[1])
     assert told(log, keys={"k": [2]})[1].way == "index"
     assert not looks
     append(log, [(3, 1, 2, "later")], 4)

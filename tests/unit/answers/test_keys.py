@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_timely.answers.keys import keys_of, same_keys
+from spark_timely.answers.keys import keys_of
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError
+from spark_timely.trace.keys import same_keys
 
 SCHEMA = pa.schema(
     [

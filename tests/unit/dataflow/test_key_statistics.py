@@ -14,10 +14,10 @@ import pytest
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.engine.arranged import Indexing
 from spark_timely.dataflow.engine.steps import Engine
-from spark_timely.dataflow.history.ranges import KeySet
 from spark_timely.dataflow.stream import Scope
 from spark_timely.log.log import create_log, open_log
 from spark_timely.spark.dataflows.tasks import catalog_of
+from spark_timely.trace.keys import KeySet
 from tests.property.test_dataflow import runner
 
 DAY, EPOCH = dt.date(2026, 1, 1), dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

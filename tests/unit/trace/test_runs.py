@@ -13,12 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_timely.dataflow.history.ranges import distinct_hashes, key_hashes
 from spark_timely.errors import MultiplicityOverflowError
 from spark_timely.trace import run as run_module
 from spark_timely.trace import updates as updates_module
-from spark_timely.trace.mapped import mapped_run
-from spark_timely.trace.run import Run, in_pieces, merge_pieces, write_run
+from spark_timely.trace.keys import distinct_hashes, key_hashes
+from spark_timely.trace.run import Run, in_pieces, mapped_run, merge_pieces, write_run
 from spark_timely.trace.spine import RunFile, Spine, due_merge
 from spark_timely.trace.updates import Updates
 

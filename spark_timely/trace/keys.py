@@ -1,13 +1,21 @@
-"""Ranges of keys by the hash of the key: the units into which work over all history is cut.
+"""Keys of rows: their hashes, ranges of these, and sets of keys that are looked for among rows.
 
-A remainder of the hash would depend on how many tasks there are; a range is part of another, or beside it, however many
-there are. So an index that is sorted by the hash serves all of them.
+Work over all history is cut into ranges of the hash. A remainder of the hash would depend on how many tasks there are;
+a range is part of another, or beside it, however many there are. So an index that is sorted by the hash serves all of
+them.
+
+Invariants
+----------
+1. Equal keys have equal hashes: null equals null, NaN equals NaN, -0.0 equals 0.0. Keys that are not equal may share
+   the 64 bits by which rows are arranged: a set of keys compares values, or 128 bits.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -17,12 +25,10 @@ import pyarrow.compute as pc
 from spark_timely.canonical.row_hash import RowHasher
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
     import pyarrow.parquet as pq
 
-__all__ = ["EVERY_KEY", "KeyRange", "KeySet", "are_among", "distinct_hashes", "key_hashes"]
+__all__ = ["EVERY_KEY", "KeyRange", "KeySet", "are_among", "distinct_hashes", "key_hashes", "same_keys"]
 
 _LAST: Final = (1 << 64) - 1
 
@@ -132,9 +138,9 @@ class KeySet:
     Parameters
     ----------
     keys : pyarrow.Table
-        The columns of the key, in any order and as often as it comes.
+        With the columns of the key, in any order and as often as it comes.
     by : sequence of str
-        Columns of the key.
+        Columns of the key; none for one key of all rows.
 
     Examples
     --------
@@ -145,26 +151,64 @@ class KeySet:
     """
 
     def __init__(self, keys: pa.Table, by: Sequence[str]) -> None:
-        self._by = tuple(by)
-        self.hashes = distinct_hashes(key_hashes(keys, self._by))
-        # The column that tells most keys apart: it passes over most rows of others, without a hash.
-        values = {name: found for name in self._by if (found := _distinct(keys.column(name))) is not None}
-        self._first = max(values, key=lambda name: len(values[name]), default=None)
-        self._values = None if self._first is None else values[self._first]
+        self._by = list(by)
+        self._keys = keys.select(self._by)
 
-    def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows whose key has the hash of one of these keys.
+    @cached_property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """Of the keys, ascending, each once."""
+        # Arrow may forget how many rows a table without columns has.
+        return distinct_hashes(key_hashes(self._keys, self._by)) if self._by else np.zeros(1, np.uint64)
+
+    @cached_property
+    def _whole_hashes(self) -> npt.NDArray[np.uint64]:
+        found = RowHasher(self._keys.schema).hash(self._keys)
+        return found[np.lexsort((found[:, 1], found[:, 0]))]
+
+    @cached_property
+    def _first(self) -> tuple[str, pa.Array] | None:
+        """The column that tells most keys apart, and its values: it passes over most rows of others, without a hash."""
+        values = {name: found for name in self._by if (found := _distinct(self._keys.column(name))) is not None}
+        return max(values.items(), key=lambda each: len(each[1]), default=None)
+
+    def pieces(self, most: int) -> Iterator[KeySet]:
+        """Give them in the order of their hashes, about `most` at once; keys of one hash come together."""
+        n = self._keys.num_rows
+        if n <= most:
+            yield self
+            return
+        hashes = key_hashes(self._keys, self._by)
+        order = np.argsort(hashes, kind="stable")
+        hashes, first = hashes[order], 0
+        while first < n:
+            stop = int(np.searchsorted(hashes, hashes[min(first + most, n) - 1], "right"))
+            yield KeySet(self._keys.take(pa.array(order[first:stop])), self._by)
+            first = stop
+
+    def among(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
+        """Return which rows have one of these keys, shape (n,).
 
         Notes
         -----
-        Cost: one look of a column into a hash table; rows that pass are hashed as a whole.
+        Cost: one look of a column into a hash table. Rows that pass are hashed as a whole, where the key has several
+        columns or one of doubles.
         """
+        near = np.ones(rows.num_rows, np.bool_)
         if self._first is not None:
-            found = pc.is_in(rows.column(self._first), self._values)
-            rows = rows if found.true_count == rows.num_rows else rows.filter(found)
-        if not rows.num_rows:
-            return rows
-        mine = are_among(key_hashes(pa.Table.from_batches([rows]), self._by), self.hashes)
+            name, values = self._first
+            column = rows.column(name)
+            found = pc.equal(column, values[0]) if len(values) == 1 and values[0].is_valid else pc.is_in(column, values)
+            found = found.fill_null(False) if found.null_count else found  # noqa: FBT003 - as Arrow has it
+            near = np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+        if not self._by or (self._first is not None and len(self._by) == 1) or not near.any():
+            return near
+        passed = rows.select(self._by).filter(pa.array(near))
+        near[near] = same_keys(RowHasher(passed.schema).hash(passed), self._whole_hashes)
+        return near
+
+    def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that have one of these keys; cost as of `among`."""
+        mine = self.among(pa.Table.from_batches([rows]))
         return rows if mine.all() else rows.filter(pa.array(mine))
 
     def may_be_in(self, file: pq.ParquetFile, groups: range) -> npt.NDArray[np.bool_]:
@@ -175,8 +219,8 @@ class KeySet:
         Cost: a look into the footer. Of integers, dates and timestamps; of others all may.
         """
         may = np.ones(len(groups), np.bool_)
-        name, values = self._first, self._values
-        if name is None or values is None or not _is_ordered(values.type):
+        name, values = self._first or ("", pa.nulls(0))
+        if not _is_ordered(values.type):
             return may
         metadata = file.metadata
         place = next((i for i in range(metadata.num_columns) if metadata.schema.column(i).path == name), None)
@@ -192,6 +236,39 @@ class KeySet:
         return may
 
 
+def same_keys(hashes: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Return which of some hashes of 128 bits are among others, which are sorted by their first halves.
+
+    Parameters
+    ----------
+    hashes : ndarray of uint64, shape (n, 2)
+    wanted : ndarray of uint64, shape (m, 2)
+        As `RowHasher` gives them.
+
+    Returns
+    -------
+    ndarray of bool, shape (n,)
+
+    Examples
+    --------
+    >>> same_keys(np.array([[7, 1], [7, 2]], np.uint64), np.array([[3, 9], [7, 2]], np.uint64)).tolist()
+    [False, True]
+    """
+    if not wanted.shape[0]:
+        return np.zeros(hashes.shape[0], np.bool_)
+    places = np.searchsorted(wanted[:, 0], hashes[:, 0])
+    found = np.zeros(hashes.shape[0], np.bool_)
+    while True:  # again only where keys have the same first half
+        inside = places < wanted.shape[0]
+        at = wanted[np.where(inside, places, 0)]
+        near = inside & (at[:, 0] == hashes[:, 0])
+        found |= near & (at[:, 1] == hashes[:, 1])
+        left = near & ~found
+        if not left.any():
+            return found
+        places = np.where(left, places + 1, wanted.shape[0])
+
+
 def _is_ordered(kind: pa.DataType) -> bool:
     """Return whether the statistics of a column are integers in the order of its values."""
     return pa.types.is_signed_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
@@ -205,5 +282,8 @@ def _as_integers(values: pa.Array) -> npt.NDArray[np.int64]:
 def _distinct(column: pa.ChunkedArray) -> pa.Array | None:
     """Return the values of a column, null among them; None of types of which equal values are not found by value."""
     kind = column.type
-    simple = (pa.types.is_integer, pa.types.is_string, pa.types.is_binary, pa.types.is_date, pa.types.is_timestamp)
+    simple = (
+        pa.types.is_integer, pa.types.is_string, pa.types.is_binary, pa.types.is_date, pa.types.is_timestamp,
+        pa.types.is_boolean, pa.types.is_decimal,
+    )  # fmt: skip
     return pc.unique(column) if any(of_kind(kind) for of_kind in simple) else None
