@@ -162,7 +162,7 @@ def _digested(scratch: Path, name: str) -> Case:
     return case
 
 
-def _file(log: Log, name: str, seq: int, rows: int) -> DataFile:
+def file_of_messages(log: Log, name: str, seq: int, rows: int) -> DataFile:
     """Return what a commit says of a file of messages; it is empty, for nobody reads it."""
     stats = {
         "numRecords": rows,
@@ -186,7 +186,7 @@ def _open(scratch: Path) -> Case:
     )
     log = st.create_log(str(scratch / "files"), SCHEMA, minimum=(0,), merge_every=None)
     log.writer(owner="bench").advance(1)
-    log.core.store.transact([_file(log, "main", seq, 1) for seq in range(FILES)], [])
+    log.core.store.transact([file_of_messages(log, "main", seq, 1) for seq in range(FILES)], [])
     log.refresh()
     log.core.tidy()
     log.writer(owner="bench").advance(2)
@@ -213,12 +213,16 @@ def _poll(scratch: Path) -> Case:
     )
 
     def merge(log: Log, old: Sequence[DataFile], seq: int) -> None:
-        log.core.store.transact([_file(log, "merged", seq, MERGED)], [], removes=old, data_change=False, exclusive=True)
+        log.core.store.transact(
+            [file_of_messages(log, "merged", seq, MERGED)], [], removes=old, data_change=False, exclusive=True
+        )
         log.refresh()
 
     def polled(number: int, *, foreign: bool) -> float:
         log = st.create_log(str(scratch / f"poll-{foreign}-{number}"), SCHEMA, minimum=(0,), merge_every=None)
-        groups = [[_file(log, "main", MERGED * group + n, 1) for n in range(MERGED)] for group in range(MERGES)]
+        groups = [
+            [file_of_messages(log, "main", MERGED * group + n, 1) for n in range(MERGED)] for group in range(MERGES)
+        ]
         log.core.store.transact(list(itertools.chain(*groups)), [])
         log.refresh()
         reader = st.open_log(log.path)

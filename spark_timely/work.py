@@ -64,7 +64,7 @@ class Backoff:
         return self.again_at
 
     def passed(self) -> None:
-        """Begin to count anew, after a success."""
+        """Begin to count again, after a success."""
         self.n_failed, self.again_at = 0, -math.inf
 
     def hurry(self) -> None:

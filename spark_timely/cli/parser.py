@@ -258,9 +258,7 @@ def _wait_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _time_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--as-of", metavar="TIME", help="the time (the newest that is complete); it is waited for")
-    parser.add_argument(
-        "--as-of-at-least", metavar="TIME", help="the first time that can be read, but not before this one"
-    )
+    parser.add_argument("--as-of-at-least", metavar="TIME", help="the first time that can be read, none before this")
 
 
 def _timeout_argument(parser: argparse.ArgumentParser) -> None:
@@ -325,9 +323,7 @@ def _peek_arguments(parser: argparse.ArgumentParser) -> None:
 def _subscribe_arguments(parser: argparse.ArgumentParser) -> None:
     _log_argument(parser)
     parser.add_argument("--as-of", metavar="TIME", help="where it begins, inclusive (the newest that is complete)")
-    parser.add_argument(
-        "--as-of-at-least", metavar="TIME", help="the first time that can be read, but not before this one"
-    )
+    parser.add_argument("--as-of-at-least", metavar="TIME", help="the first time that can be read, none before this")
     parser.add_argument("--up-to", metavar="TIME", help="where it ends, exclusive")
     parser.add_argument("--no-snapshot", action="store_true", help="only what changes later, not what is there first")
     parser.add_argument(
@@ -448,11 +444,7 @@ def _instance_arguments(parser: argparse.ArgumentParser) -> None:
         help="create: a continual task; what a name in its SQL stands for, id or path, as of each time",
     )
     parser.add_argument("--snapshot", action="store_true", help="create: a continual task begins with what is there")
-    parser.add_argument(
-        "--as-of",
-        metavar="TIME",
-        help="create: from when on (the newest that can be answered); peek: the time (the same)",
-    )
+    parser.add_argument("--as-of", metavar="TIME", help="create: from when on; peek: the time (the newest complete)")
     parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="configure: a value")
     parser.add_argument("--where", metavar="CONDITION", help="peek: only rows for which it holds")
     parser.add_argument("--limit", metavar="N", type=int, help="peek: at most this number of rows")

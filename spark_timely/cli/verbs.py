@@ -608,14 +608,11 @@ def frontier(options: argparse.Namespace, console: Console) -> bool:
 
 
 def _asked_frontier(log: Log, options: argparse.Namespace) -> Antichain:
-    if options.stream is not None:
-        state = _stream(log, options.stream)
-        if options.at is None:
-            log.frontier()  # refuses where another program changed rows: progress may be among them
-            return state.frontier
-    if options.at is None:
-        return log.frontier()
-    return frontier_at(log.core, timestamp=options.at, stream=options.stream)
+    state = None if options.stream is None else _stream(log, options.stream)
+    if options.at is not None:
+        return frontier_at(log.core, timestamp=options.at, stream=options.stream)
+    whole = log.frontier()  # refuses where another program changed rows: progress may be among them
+    return whole if state is None else state.frontier
 
 
 # --- verify -------------------------------------------------------------------------------------

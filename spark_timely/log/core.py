@@ -1,4 +1,4 @@
-"""What the library's own parts do with an open log: its table, the states of its streams, commits, upkeep.
+"""The engine room of an open log, for the library's own parts: its table, states of its streams, commits, upkeep.
 
 A `spark_timely.log.log.Log` is what users hold; its `core` is this. What plans, commits or follows asks the core.
 
@@ -82,7 +82,7 @@ class LogCore:
     states : StreamStates
         Of the store's snapshot.
     upkeep_beside : bool
-        Whether whoever commits does not wait for upkeep; far away nobody does.
+        Whether a commit returns without waiting for upkeep; far away all do.
     """
 
     def __init__(
@@ -611,6 +611,7 @@ class LogCore:
         Examples
         --------
         >>> from spark_timely.log import MemoryLog
+        >>> from spark_timely.time.antichain import Antichain
         >>> log = MemoryLog.create(pa.schema([("v", pa.int64())]), minimum=(0,), kind="collection")
         >>> log.core.retain_as_of("me", Antichain.of(4), owner="me", expiry_us=10**9, what="begin").needed
         Antichain.of(4)

@@ -927,7 +927,7 @@ def race_unnoticed(patch: pytest.MonkeyPatch) -> None:
         found = write(self, look, times, upper)
         if found is None or found[0].won or self.failures:
             return found
-        now = replace(look, state=self._logs[self._sink.path].stream(self._sink.stream))
+        now = replace(look, state=self._logs[self._sink.path].core.stream(self._sink.stream))
         if now.state.closed:
             return found
         ((at,),) = now.state.frontier.elements

@@ -736,16 +736,9 @@ class Engine:
 
     def _output_plan(self, plans: dict[Sink, OutputPlan], sink: Sink, job: str) -> OutputPlan:
         if sink not in plans:
-            log = self._logs[sink.path]
+            core = self._logs[sink.path].core
             plans[sink] = OutputPlan(
-                sink.name,
-                sink.view,
-                sink.stream,
-                log.core.format,
-                log.core.storage,
-                self._twice,
-                job,
-                self._own.get(sink),
+                sink.name, sink.view, sink.stream, core.format, core.storage, self._twice, job, self._own.get(sink)
             )
         return plans[sink]
 
@@ -805,9 +798,8 @@ class Engine:
                 results = run_tasks(outputs, together)
             except Exception as error:
                 for number, seq in {(task.output, task.seq): None for task in together}:
-                    self._logs[steps[number].sink.path].core.discard_job(
-                        outputs[number].stream, seq, outputs[number].job
-                    )
+                    core = self._logs[steps[number].sink.path].core
+                    core.discard_job(outputs[number].stream, seq, outputs[number].job)
                 if is_cancelled(error):
                     raise
                 if len(sinks) > 1:

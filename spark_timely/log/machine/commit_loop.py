@@ -123,7 +123,7 @@ def commit_loop(
     --------
     >>> from spark_timely.log import MemoryLog
     >>> import pyarrow as pa
-    >>> store = MemoryLog.create(pa.schema([("v", pa.int64())])).store
+    >>> store = MemoryLog.create(pa.schema([("v", pa.int64())])).core.store
     >>> commit_loop("commit", context={"path": "/log"}, store=store, decide=lambda _: Settled(7), done=lambda: 0)
     7
     """

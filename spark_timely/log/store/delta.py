@@ -274,9 +274,8 @@ def _created_by(storage: TableStorage, first: Sequence[DataFile]) -> Creation:
 
 def add_action(file: DataFile, *, data_change: bool) -> AddAction:
     """Return a file as delta-rs takes it."""
-    return AddAction(
-        file.path, file.size_bytes, {"_event": file.event}, int(time.time() * 1000), data_change, file.stats
-    )
+    now = int(time.time() * 1000)
+    return AddAction(file.path, file.size_bytes, {"_event": file.event}, now, data_change, file.stats)
 
 
 logger = masked_logger(__name__)
@@ -573,27 +572,21 @@ class DeltaStore:
     def _names_mark(self) -> tuple[Any, ...] | None:
         """Return what changes where entries may be missing behind the snapshot; None where they may be.
 
-        It changes with the snapshot and with the names beside its entry. In an object store, where a look is a journey,
-        it is the time of the look: see `_may_have_gap`.
+        On a disk it changes with the snapshot and with the names beside its entry; in an object store, where a look is
+        a journey, a minute after the last one.
         """
         if not self.storage.local:
-            return (time.monotonic(),)
+            now, (seen,) = time.monotonic(), self._whole or (-math.inf,)
+            return (now if now - seen > _SEEN_S else seen,)
         found = self.storage.mark("_delta_log")
         # A folder that changes twice within a tick of the clock looks the same after both.
         settled = found is not None and time.time_ns() - int(str(found[-1])) > _TICK_NS
         return (self.version, *found) if found is not None and settled else None
 
     def _may_have_gap(self) -> bool:
-        """Return whether names may have changed since no entry behind the snapshot was missing.
-
-        In an object store they may once a minute has passed since that look.
-        """
+        """Return whether names may have changed since no entry behind the snapshot was missing."""
         mark = self._names_mark()
-        if mark is None or self._whole is None:
-            return True
-        if self.storage.local:
-            return mark != self._whole
-        return mark[0] - self._whole[0] > _SEEN_S
+        return mark is None or mark != self._whole
 
     def _wrong(self, path: str, *, whole: bool) -> str | None:
         """Return what is wrong with a file of the table's log; unless `whole`, its lines are only counted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -550,12 +551,13 @@ def test_exact_times_are_read_once_per_file() -> None:
 
     counting = Counting()
 
-    class Log:
+    class Core:
         def __getattr__(self, name: str) -> Any:
-            return counting if name == "storage" else getattr(log_of_planner, name)
+            return counting if name == "storage" else getattr(log_of_planner.core, name)
 
     log_of_planner = planner._catalog._log
-    planner._catalog._log = Log()  # type: ignore[assignment]
+    standing_in: Any = SimpleNamespace(core=Core(), path=log_of_planner.path, domain=log_of_planner.domain)
+    planner._catalog._log = standing_in
     offset = planner.initial()
     for _ in range(8):
         offset = planner.latest(offset)

@@ -25,6 +25,7 @@ from spark_timely.errors import (
 from spark_timely.interop.importing import CaptureTypes, StreamImport, import_owner
 from spark_timely.interop.writer import capture_bytes
 from spark_timely.log import Log, MemoryLog
+from spark_timely.log.core import LogCore
 from spark_timely.log.reader import frontier_at
 from tests.oracles.golden import golden_bytes
 
@@ -323,9 +324,9 @@ def test_import_that_crashes_at_any_commit_goes_on(
     file.write_bytes(RUNS[0])
 
     def crashing(patch: pytest.MonkeyPatch, name: str) -> None:
-        whole = getattr(MemoryLog, name)
+        whole = getattr(LogCore, name)
 
-        def call(self: MemoryLog, *args: object, **options: object) -> object:
+        def call(self: LogCore, *args: object, **options: object) -> object:
             left[0] -= 1
             if left[0] < 0 and not after:
                 raise KeyboardInterrupt
@@ -334,7 +335,7 @@ def test_import_that_crashes_at_any_commit_goes_on(
                 raise KeyboardInterrupt
             return done
 
-        patch.setattr(MemoryLog, name, call)
+        patch.setattr(LogCore, name, call)
 
     def until_the_crash() -> None:
         for end in range(200, len(RUNS[0]) + 200, 200):

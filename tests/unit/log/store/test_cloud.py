@@ -122,7 +122,7 @@ def test_snapshot_of_a_minute_ago_is_looked_at_again(log: Log, asked: Counter[st
     assert asked == {"get": 1}
 
 
-def test_names_behind_the_snapshot_are_looked_at_a_minute_after_the_last_look(
+def test_names_behind_the_snapshot_are_looked_at_each_minute(
     log: Log, asked: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (looked,) = log.core.store._whole

@@ -15,6 +15,7 @@ from obstore.store import AzureStore
 import spark_timely
 from spark_timely.dataflow.engine.inputs import Inputs
 from spark_timely.errors import DataLossError, InvalidUsageError, StorageError
+from spark_timely.log import MemoryLog
 from spark_timely.log.cut import Cut
 from spark_timely.log.store import cloud
 from spark_timely.log.store.storage import normal_path
@@ -147,13 +148,16 @@ def test_cut_knows_its_log_by_another_url(tmp_path: Path) -> None:
     log = spark_timely.create_log(tmp_path / "log", pa.schema([("v", pa.int64())]), minimum=(0,))
     made: dict[str, Any] = spark_timely.cut([log]).to_json()
     cut = Cut.from_json({**made, "logs": [{**made["logs"][0], "path": "s3://b/log"}]})
-    here: Any = SimpleNamespace(log_id="another", path="s3a://b/log", storage_options={})
+    here: Any = SimpleNamespace(
+        path="s3a://b/log", core=SimpleNamespace(log_id="another", storage_options={}, storage=log.core.storage)
+    )
     with pytest.raises(DataLossError, match="the log was deleted and created again"):
         cut.check_log(here)
 
 
 def test_input_under_another_url_is_known_to_be_replaced() -> None:
-    log: Any = SimpleNamespace(log_id="2", storage_options={}, path="s3://b/log")
+    storage = MemoryLog.create(pa.schema([("v", pa.int64())])).core.storage
+    log: Any = SimpleNamespace(path="s3://b/log", core=SimpleNamespace(log_id="2", storage_options={}, storage=storage))
     inputs = Inputs([], {"s3://b/log": log})
     sink: Any = "sink"
     inputs.below = {sink: ("s3://b/log",)}
