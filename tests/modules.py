@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+
+from spark_timely.dataflow.views import Operator
 
 ROOT = Path(__file__).resolve().parents[1]
 _FOLDERS = {
@@ -26,6 +29,20 @@ def modules() -> dict[str, Path]:
                 continue  # beside the package, and not installed: the bundle's job
             parts = [package, *file.relative_to(ROOT / folder).with_suffix("").parts]
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def operators() -> list[type[Operator]]:
+    """Return the classes of all operators of dataflows."""
+    for name in modules():
+        if name.startswith("spark_timely.dataflow.") and ".engine" not in name:
+            importlib.import_module(name)
+    found: list[type[Operator]] = []
+    waiting: list[type[Operator]] = [Operator]
+    while waiting:
+        below = waiting.pop().__subclasses__()
+        found += below
+        waiting += below
     return found
 
 

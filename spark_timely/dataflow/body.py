@@ -1,7 +1,7 @@
-"""The view that stands for the body of a continual task: its inputs, and the schema of what it gives.
+"""The operator that stands for the body of a continual task: its inputs, and the schema of what it gives.
 
-A body is no operator of a dataflow. It is evaluated whole, at one time, by `spark_timely.continual`, which takes from
-its inputs the inserts at that time and from its references the contents.
+A body is no operator that a stream has. It is evaluated whole, at one time, by `spark_timely.continual`, which takes
+from its inputs the inserts at that time and from its references the contents.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_timely.dataflow.views import Names, View
+from spark_timely.dataflow.views import Names, Operator, View
 from spark_timely.errors import TimelyInternalError
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["Body"]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Body(View):
-    """The body of a continual task, as a view. Its inputs are the logs that the task reads, references among them.
+@dataclass(frozen=True, eq=False)
+class Body(Operator):
+    """The body of a continual task. The inputs of its view are the logs that the task reads, references among them.
 
     Attributes
     ----------
@@ -38,21 +38,22 @@ class Body(View):
     deletes: bool = False
     text: str = ""
 
-    def gives_updates(self) -> bool:
+    # A body is evaluated at whole times.
+    rowwise = False
+
+    def gives_updates(self, inputs: Sequence[View]) -> bool:
         """Return whether the output is a collection; that of an input says nothing of it."""
         return self.deletes
-
-    @property
-    def own_rowwise(self) -> bool:
-        """A body is evaluated at whole times."""
-        return False
 
     def describe(self) -> str:
         """Return the body in a few words."""
         return self.text
 
-    def apply(self, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
+    def hashed(self, view: View) -> tuple[str, object]:
+        """Return what tells it from others."""
+        return "body", self.identity
+
+    def apply(self, view: View, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
         """Refuse: no task of a dataflow evaluates a body."""
-        del tables, wanted
-        msg = f"the body of task {self.name!r} was evaluated as an operator, invariant 1 of continual.engine"
+        msg = f"the body of task {view.name!r} was evaluated as an operator, invariant 1 of continual.engine"
         raise TimelyInternalError(msg)

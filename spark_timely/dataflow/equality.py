@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.dataflow.fingerprint import expression_text
+from spark_timely.dataflow.operators.texts import expression_text
 from spark_timely.time.domain import TimeDomain
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def equality_key(view: View) -> Hashable:
     (True, False)
     """
     parameters = [_key(getattr(view, each.name)) for each in fields(view) if each.name not in _NOT_COMPARED]
-    return (type(view), *(_Object(source) for source in view.inputs), *parameters)
+    return (*(_Object(source) for source in view.inputs), *parameters)
 
 
 def _key(value: object) -> Hashable:

@@ -22,49 +22,21 @@ Invariants
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
-from spark_timely.dataflow.body import Body
-from spark_timely.dataflow.delays import CeilTo, Chain, Shift
-from spark_timely.dataflow.remembered import AsOfJoin, Remembered, Result
-from spark_timely.dataflow.views import (
-    Aggregate,
-    AsUpdates,
-    Concat,
-    Consolidated,
-    Delayed,
-    Filter,
-    FlatMapped,
-    Inspected,
-    Join,
-    Mapped,
-    Negated,
-    Notified,
-    Replay,
-    Select,
-    View,
-    leaves_of,
-    ordered,
-)
-from spark_timely.errors import TimelyInternalError
-from spark_timely.log.files.format import canonical_type
+from spark_timely.dataflow.operators.texts import columns_text
+from spark_timely.dataflow.views import Replay, View, leaves_of, ordered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import pyarrow.compute as pc
-
-    from spark_timely.dataflow.delays import BoundDelay
     from spark_timely.dataflow.logs import Sink
 
-__all__ = ["FINGERPRINT", "Plan", "expression_text", "plans_of", "spool_hash"]
+__all__ = ["FINGERPRINT", "Plan", "plans_of", "spool_hash"]
 
 SCHEME: Final = 1
 FINGERPRINT: Final = re.compile(r"[0-9]+:[0-9a-f]{32}")
@@ -116,9 +88,7 @@ def plans_of(sinks: Sequence[Sink], ids: Mapping[str, str], known: dict[View, st
             if view in known or not all(source in known for source in view.inputs):
                 continue
             below = [known[source] for source in view.inputs]
-            if isinstance(view, Inspected):
-                (known[view],) = below
-            elif isinstance(view, Replay) and view.path in writers:
+            if isinstance(view, Replay) and view.path in writers:
                 mine = writers[view.path]
                 if all(other in found for other in mine):
                     known[view] = spool_hash([(x.stream, found[x].fingerprint) for x in mine])
@@ -126,10 +96,11 @@ def plans_of(sinks: Sequence[Sink], ids: Mapping[str, str], known: dict[View, st
                 if view.path in ids:
                     known[view] = _hash("replay", ids[view.path])
             else:
-                known[view] = _hash(*_parts(view), below)
+                hashed = view.operator.hashed(view)
+                known[view] = below[0] if hashed is None else _hash(*hashed, below)
         if sink.view in known:
             times = [kind.value for kind in sink.view.domain.types]
-            whole = _hash("output", times, _columns(sink.view.schema), known[sink.view])
+            whole = _hash("output", times, columns_text(sink.view.schema), known[sink.view])
             found[sink] = Plan(f"{SCHEME}:{whole[:32]}", _outline(sink.view, ids, writers))
     return found
 
@@ -160,94 +131,18 @@ def _hash(*parts: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _parts(view: View) -> tuple[str, object]:
-    """Return the kind of an operator, and all of it that tells one answer from another but its inputs."""
-    match view:
-        case Filter():
-            return "filter", expression_text(view.condition) if view.sql is None else view.sql
-        case Select():
-            return "select", [[name, expression_text(each)] for name, each in view.expressions.items()]
-        case Mapped():
-            return "map", [_function(view.function), view.columns if view.named else None, _columns(view.schema)]
-        case FlatMapped():
-            return "flat_map", [_function(view.function), view.columns if view.named else None, _columns(view.schema)]
-        case Concat():
-            return "concat", None
-        case Delayed():
-            return "delay", _delay(view.delay)
-        case AsUpdates():
-            return "as_updates", view.column
-        case Negated():
-            return "negate", None
-        case Consolidated():
-            return "consolidate", None
-        case Aggregate():
-            values = [[name, each.kind, each.column] for name, each in view.aggregations.items()]
-            return "aggregate", [view.by, values]
-        case Join():
-            return "join", [sorted(view.on), view.how]
-        case Remembered():
-            return view.operator.kind, view.operator.describe()
-        case Result():
-            return "result", view.operator.kind
-        case AsOfJoin():
-            return "join_as_of", [sorted(view.on), view.how, view.strict]
-        case Body():
-            return "body", view.identity
-        case Notified():
-            given = [names if named else None for names, named in zip(view.columns, view.named, strict=True)]
-            return "notify", [_function(view.function), given, view.may_be_later, _columns(view.schema)]
-    msg = f"could not make a fingerprint: found an operator of type {type(view).__name__!r}"
-    raise TimelyInternalError(msg)
-
-
-def _delay(delay: BoundDelay) -> list[object]:
-    match delay:
-        case Shift():
-            return ["plus", delay.added]
-        case CeilTo():
-            return ["ceil_to", delay.width]
-        case Chain():
-            return ["chain", [_delay(part) for part in delay.parts]]
-    return ["other", _function(type(delay))]
-
-
-def _columns(schema: pa.Schema) -> list[list[str]]:
-    return [[field.name, str(canonical_type(field.type, field.name))] for field in schema]
-
-
-def _function(function: object) -> list[str]:
-    """Return module and qualified name of a function; of an object that can be called, those of its class."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return [str(getattr(named, "__module__", None) or ""), str(named.__qualname__)]
-
-
-def expression_text(expression: pc.Expression) -> list[object]:
-    """Return an expression as text: its functions and fields, and its literals with their types.
-
-    Its own text will not do: of an array it shows the ends alone, and of a number not the type. Pickled it is a table
-    of its literals, whose metadata say what is done to them.
-    """
-    _, (packed, *_) = expression.__reduce__()
-    with pa.ipc.open_file(packed) as reader:
-        literals = reader.get_batch(0)
-    shape = literals.schema.to_string(truncate_metadata=False)
-    return [shape, [repr(column.to_pylist()) for column in literals.columns]]
-
-
 def _outline(view: View, ids: Mapping[str, str], writers: Mapping[str, object]) -> str:
     lines: list[str] = []
     left = _MOST_CHARACTERS
     for each in ordered(view):
-        if isinstance(each, Inspected):
-            continue
         if isinstance(each, Replay):
             own = each.path in writers or each.path not in ids
             line = "replay of its own output" if own else f"replay of log {ids[each.path][:8]}"
         else:
-            line = " ".join(f"{_parts(each)[0]} {each.describe()}".split())
+            hashed = each.operator.hashed(each)
+            if hashed is None:
+                continue
+            line = " ".join(f"{hashed[0]} {each.operator.describe()}".split())
         line = line if len(line) <= _MOST_OF_ONE else f"{line[:_MOST_OF_ONE]}…"
         left -= len(line) + 1
         if left < 0:

@@ -92,7 +92,7 @@ class Sink:
         Not where it is a collection made from others: what it holds would be taken back by what never added it. What
         an operator over all history remembers, or a continual task writes, takes back what is there.
         """
-        return not self.view.updates or remembers(self.view) is not None or isinstance(self.view, Body)
+        return not self.view.updates or remembers(self.view) is not None or isinstance(self.view.operator, Body)
 
     @property
     def is_whole(self) -> bool:
@@ -100,7 +100,7 @@ class Sink:
 
         A continual task begins where its output is.
         """
-        return not isinstance(self.view, Body) and (self.view.updates or remembers(self.view) is not None)
+        return not isinstance(self.view.operator, Body) and (self.view.updates or remembers(self.view) is not None)
 
 
 def open_logs(

@@ -15,64 +15,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
-import pyarrow.acero as acero
 import pyarrow.compute as pc
 
-from spark_timely.dataflow.aggregates import Aggregation, sum_of
-from spark_timely.dataflow.delays import plus
+from spark_timely.dataflow.aggregates import Aggregation
 from spark_timely.dataflow.equality import equality_key
 from spark_timely.dataflow.fingerprint import FINGERPRINT
-from spark_timely.dataflow.history.base import HIDDEN, HistoryOperator
-from spark_timely.dataflow.history.best import DELETED, Best
-from spark_timely.dataflow.history.first import First
-from spark_timely.dataflow.history.reduce import COUNT, Function, Reduce, reduced_schema
-from spark_timely.dataflow.history.tombstones import LatestWithin
-from spark_timely.dataflow.history.totals import Totals
-from spark_timely.dataflow.history.upsert import upsert_plan
+from spark_timely.dataflow.history.reduce import Function
 from spark_timely.dataflow.kept_logs import KeptLogs
 from spark_timely.dataflow.logs import Sink, check_writers, least_time, open_logs
-from spark_timely.dataflow.remembered import AsOfJoin, Remembered, Result
-from spark_timely.dataflow.views import (
-    Aggregate,
-    AsUpdates,
-    Concat,
-    Consolidated,
-    Delayed,
-    Filter,
-    FlatMapped,
-    Inspected,
-    Join,
-    Mapped,
-    Negated,
-    Notified,
-    Replay,
-    Select,
-    View,
-    check_flat_mapped,
-    check_mapped,
-    check_notified,
-    leaves_of,
-    ordered,
-    time_value,
-)
+from spark_timely.dataflow.operators.checks import named
+from spark_timely.dataflow.operators.collections import AsUpdates, Consolidate, Negate
+from spark_timely.dataflow.operators.grouped import Aggregate, BinaryNotify, UnaryNotify
+from spark_timely.dataflow.operators.history import Distinct, DropDuplicates, Latest, Reduce, Top, Upsert
+from spark_timely.dataflow.operators.joins import Join
+from spark_timely.dataflow.operators.rows import Branch, Concat, Filter, FlatMap, Inspect, Map, Select
+from spark_timely.dataflow.operators.times import DelayBy, StepForward, TimesExtract, TimesReduce
+from spark_timely.dataflow.remembered import Remembered, remembers
+from spark_timely.dataflow.views import Operator, Replay, View, leaves_of, ordered
 from spark_timely.errors import (
     CyclicSummaryError,
     InvalidUsageError,
     LogMissingError,
     SchemaMismatchError,
-    TimelyError,
-    described,
     shown,
 )
 from spark_timely.log import Log
-from spark_timely.log.files.format import LogFormat, canonical_type, check_stream_name
+from spark_timely.log.files.format import LogFormat, check_stream_name
 from spark_timely.log.log import open_log
 from spark_timely.log.store.storage import checked_options, normal_path
 from spark_timely.log.store.urls import endpoint_of, parse_url, same_place
-from spark_timely.predicate import parse_predicate
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -81,7 +55,7 @@ if TYPE_CHECKING:
 
     from spark_timely.dataflow.delays import Delay, Delays
 
-__all__ = ["Probe", "Scope", "Stream", "types_of"]
+__all__ = ["Probe", "Scope", "Stream"]
 
 
 class Scope:
@@ -235,7 +209,7 @@ class Scope:
         options = self._options(name, log, credential, storage_options)
         path = self._path_of(name, log.path if isinstance(log, Log) else normal_path(log), options)
         check_stream_name(stream)
-        if isinstance(view, Remembered) and stream != "main":
+        if remembers(view) is not None and stream != "main":
             msg = f"could not add operator {name!r}: found stream={stream!r} for {view.name!r}, whose state the log is"
             raise InvalidUsageError(msg, hint="capture it into a log of its own")
         LogFormat.build(view.schema, times=[kind.value for kind in view.domain.types], kind=view.rows_kind)
@@ -282,15 +256,64 @@ class Scope:
     def _state_beside(self, view: View, path: str) -> str | None:
         """Return the operator whose state a log is, where it would have anything else in it."""
         there = [sink.view for sink in self.sinks if sink.path == path]
-        return next((each.name for each in (*there, view) if there and isinstance(each, Remembered)), None)
+        return next((each.name for each in (*there, view) if there and remembers(each) is not None), None)
 
-    def _node_of(self, view: View) -> View:
-        """Return the one operator of the dataflow that equals an operator: that one, if it is the first of its kind."""
-        return self._nodes.setdefault(equality_key(view), view)
+    def add(self, made: View, inputs: Sequence[View], keep: str | None = None) -> View:
+        """Make nodes of the dataflow's graph of what an operator was bound to; return the last one.
 
-    def _looked_into(self, view: View, name: str | None) -> Replay:
-        """Return a log that has a view's updates: its own, if it has one; else one that is kept under a name."""
-        return view if isinstance(view, Replay) else self.kept(view, name)
+        Of operators that are equal there is one node. What reads the state of an operator over all history, or looks
+        rows up, reads a log.
+
+        Parameters
+        ----------
+        made : View
+            What `Operator.bind` gave.
+        inputs : sequence of View
+            Nodes, for which it was bound.
+        keep : str, optional
+            Names what it keeps, and the log that it looks into.
+        """
+        nodes = {view: view for view in inputs}
+        waiting = [(made, False)]
+        while waiting:  # twice per view of the chain
+            view, ready = waiting.pop()
+            if view in nodes:
+                continue
+            if ready:
+                nodes[view] = self._node_of(view, nodes, keep)
+            else:
+                waiting.append((view, True))
+                waiting += [(source, False) for source in reversed(view.inputs)]
+        return nodes[made]
+
+    def _node_of(self, view: View, nodes: Mapping[View, View], keep: str | None) -> View:
+        """Return the node of one view, whose inputs have theirs."""
+        below = [nodes[source] for source in view.inputs]
+        looks = view.operator.looks_into(below)
+        for place, source in enumerate(below):
+            if place in looks and not isinstance(source, Replay):
+                below[place] = self.kept(source, keep)
+            elif isinstance(source.operator, Remembered):
+                # Its state is a log: what is made from it reads that.
+                below[place] = self.kept(source)
+        view = replace(view, name=view.name or self.next_name(view.operator.method), inputs=tuple(below))
+        for source in below:
+            if source.operator.later:
+                msg = (
+                    f"could not add operator {view.name!r}: found its input {source.name!r} to give rows at later times"
+                )
+                raise InvalidUsageError(
+                    msg, hint="capture the stream, and replay the log: only a log can keep rows until their time"
+                )
+        names = view.schema.names
+        doubled = [name for name in names if names.count(name) > 1 or name in view.carried]
+        if doubled:
+            msg = f"could not add operator {view.name!r}: found columns {shown(names)} beside {view.carried!r}"
+            raise SchemaMismatchError(msg, hint="give each column a name of its own", context={"column": doubled[0]})
+        node = self._nodes.setdefault(equality_key(view), view)
+        if keep is not None and isinstance(node.operator, Remembered):
+            self.kept(node, keep)
+        return node
 
     def kept(self, view: View, name: str | None = None) -> Replay:
         """Return how a view is read from a log of its own, which has its place once anything of it is captured."""
@@ -388,10 +411,7 @@ class Stream:
         >>> rows_of(stream_of({"_time": [1, 1, 2], "n": [5, 20, None]}).filter("n > 15"))
         [{'_time': 1, 'n': 20}]
         """
-        name = self._scope.next_name("filter")
-        kept, columns, text = self._condition(name, condition)
-        sql = condition if isinstance(condition, str) else None
-        return self._made(Filter(name, self.view.domain, self.schema, (self.view,), kept, columns, text, sql))
+        return self._add(Filter(condition))
 
     def branch(self, condition: str | pc.Expression, /) -> tuple[Stream, Stream]:
         """Part a stream in two: the rows for which a condition holds, and all others.
@@ -413,32 +433,9 @@ class Stream:
         ([20], [5, None])
         """
         name = self._scope.next_name("branch")
-        kept, columns, text = self._condition(name, condition)
-        # Never null, so that each row goes one way.
-        holds = pc.coalesce(kept, pc.scalar(False))  # noqa: FBT003 - as Arrow has it
-        sql = f"coalesce(({text}), false)" if isinstance(condition, str) else None
-        make = [
-            (f"{name}_holds", holds, text, sql),
-            (f"{name}_others", ~holds, f"not {text}", sql and f"NOT {sql}"),
-        ]
-        one, other = (
-            self._made(Filter(part, self.view.domain, self.schema, (self.view,), each, columns, said, as_sql))
-            for part, each, said, as_sql in make
-        )
-        return one, other
-
-    def _condition(self, name: str, condition: object) -> tuple[pc.Expression, tuple[str, ...], str]:
-        if isinstance(condition, str):
-            types = {field.name: field.type for field in self._seen().schema}
-            expression = parse_predicate(condition, types, what=f"add operator {name!r}").expression
-        elif isinstance(condition, pc.Expression):
-            expression = condition
-        else:
-            msg = f"could not add operator {name!r}: found condition={shown(condition)}"
-            raise InvalidUsageError(
-                msg, hint="give SQL text, or an expression such as pyarrow.compute.field('delay') > 15"
-            )
-        return expression, self._columns_of(name, expression, pa.bool_()), str(condition)
+        parts = (Branch(condition, holds=holds).bind(name, (self.view,)) for holds in (True, False))
+        holds, others = (Stream(self._scope, self._scope.add(part, (self.view,))) for part in parts)
+        return holds, others
 
     def select(self, /, *columns: str, **expressions: pc.Expression) -> Stream:
         """Choose columns, and compute others row by row.
@@ -462,26 +459,7 @@ class Stream:
         >>> rows_of(rows.select("k", twice=pc.field("n") * 2))
         [{'_time': 1, 'k': 'a', 'twice': 10}]
         """
-        name = self._scope.next_name("select")
-        wanted: dict[str, pc.Expression] = {}
-        for column in columns:
-            self._check_column(name, column)
-            wanted[column] = pc.field(column)
-        for column, expression in expressions.items():
-            if column in wanted or not isinstance(expression, pc.Expression):
-                msg = f"could not add operator {name!r}: found {column}={shown(expression)}"
-                raise InvalidUsageError(msg, hint="give each column once, and expressions such as pc.field('a') + 1")
-            wanted[column] = expression
-        if not wanted:
-            msg = f"could not add operator {name!r}: found no columns"
-            raise InvalidUsageError(msg, hint="name columns to keep or to compute")
-        used: dict[str, None] = {}
-        fields = []
-        for column, expression in wanted.items():
-            used.update(dict.fromkeys(self._columns_of(name, expression, None)))
-            kept = self.schema.field(column) if column in columns else None
-            fields.append(kept or pa.field(column, self._type_of(name, column, expression)))
-        return self._made(Select(name, self.view.domain, pa.schema(fields), (self.view,), wanted, tuple(used)))
+        return self._add(Select((*((column, column) for column in columns), *expressions.items())))
 
     def map(self, function: Callable[[pa.Table], pa.Table], /, *, columns: Sequence[str] | None = None) -> Stream:
         """Make one row of each row, by a function of Arrow tables.
@@ -507,13 +485,7 @@ class Stream:
         >>> rows_of(rows.map(lambda t: pa.table({"loud": pc.utf8_upper(t["word"])})))
         [{'_time': 1, 'loud': 'TO'}, {'_time': 2, 'loud': 'BE'}]
         """
-        name = self._scope.next_name("map")
-        self._check_function(name, function)
-        given = self._given(name, columns)
-        rows = self._seen(given)
-        schema = self._tried(name, lambda: check_mapped(self.view.domain, rows, function(rows)))
-        named = columns is not None
-        return self._made(Mapped(name, self.view.domain, schema, (self.view,), function, given, named))
+        return self._add(Map(function, None if columns is None else tuple(columns)))
 
     def flat_map(self, function: Callable[[pa.Table], pa.Table], /, *, columns: Sequence[str] | None = None) -> Stream:
         """Make any number of rows of each row, by a function of Arrow tables; they have its time.
@@ -541,13 +513,7 @@ class Stream:
         >>> rows_of(stream_of({"_time": [1, 2], "text": ["to be", "or"]}).flat_map(words))
         [{'_time': 1, 'word': 'be'}, {'_time': 1, 'word': 'to'}, {'_time': 2, 'word': 'or'}]
         """
-        name = self._scope.next_name("flat_map")
-        self._check_function(name, function)
-        given = self._given(name, columns)
-        rows = self._seen(given)
-        schema = self._tried(name, lambda: check_flat_mapped(rows, function(rows))[0])
-        named = columns is not None
-        return self._made(FlatMapped(name, self.view.domain, schema, (self.view,), function, given, named))
+        return self._add(FlatMap(function, None if columns is None else tuple(columns)))
 
     def inspect(self, function: Callable[[pa.Table, Antichain, Antichain], object], /) -> Stream:
         """Show the rows to a function, and hand them on.
@@ -569,9 +535,7 @@ class Stream:
         >>> seen
         [(1, Antichain.of(2))]
         """
-        name = self._scope.next_name("inspect")
-        self._check_function(name, function)
-        return self._made(Inspected(name, self.view.domain, self.schema, (self.view,), function))
+        return self._add(Inspect(function))
 
     def concat(self, *others: Stream) -> Stream:
         """Put streams of the same columns together; the frontier waits for all of them.
@@ -590,23 +554,7 @@ class Stream:
         >>> rows_of(one.concat(stream_of({"_time": [2], "n": [6]}, beside=one)))
         [{'_time': 1, 'n': 5}, {'_time': 2, 'n': 6}]
         """
-        name = self._scope.next_name("concat")
-        fields = list(self.schema)
-        for other in others:
-            self._check_stream(name, other)
-            if other.view.updates != self.view.updates:
-                events = other.view.name if self.view.updates else self.view.name
-                msg = f"could not add operator {name!r}: found events of {events!r} beside updates of a collection"
-                raise InvalidUsageError(msg, hint="make updates of them: as_updates()")
-            differs = next((f for f in fields if f.name not in other.schema.names), None)
-            differs = differs or next((f for f in fields if other.schema.field(f.name).type != f.type), None)
-            if differs is not None or len(other.schema) != len(fields):
-                msg = f"could not add operator {name!r}: found columns {shown(types_of(other.schema))}"
-                raise SchemaMismatchError(msg, hint=f"give all streams the columns {shown(types_of(self.schema))}")
-            both = [f.nullable or other.schema.field(f.name).nullable for f in fields]
-            fields = [f.with_nullable(nullable) for f, nullable in zip(fields, both, strict=True)]
-        views = (self.view, *(other.view for other in others))
-        return self._made(Concat(name, self.view.domain, pa.schema(fields), views))
+        return self._add(Concat(), *others)
 
     # Updates -----------------------------------------------------------------------------------------
 
@@ -632,12 +580,7 @@ class Stream:
         >>> rows_of(stream_of({"_time": [1, 2], "k": ["a", "a"], "n": [1, -1]}).as_updates("n"))
         [{'_time': 1, '_diff': 1, 'k': 'a'}, {'_time': 2, '_diff': -1, 'k': 'a'}]
         """
-        name = self._scope.next_name("as_updates")
-        self._check_events(name, self)
-        if diff is not None:
-            self._check_integers(name, diff)
-        schema = pa.schema([field for field in self.schema if field.name != diff])
-        return self._made(AsUpdates(name, self.view.domain, schema, (self.view,), diff))
+        return self._add(AsUpdates(diff))
 
     def negate(self) -> Stream:
         """Take away what the updates add, and add what they take away: with `concat` the difference of two collections.
@@ -653,9 +596,7 @@ class Stream:
         >>> rows_of(stream_of({"_time": [1], "_diff": [2], "k": ["a"]}).negate())
         [{'_time': 1, '_diff': -2, 'k': 'a'}]
         """
-        name = self._scope.next_name("negate")
-        self._check_updates(name)
-        return self._made(Negated(name, self.view.domain, self.schema, (self.view,)))
+        return self._add(Negate())
 
     def consolidate(self) -> Stream:
         """Give one update for each row that changes at a complete time: the sum of all; none where it is 0.
@@ -672,9 +613,7 @@ class Stream:
         >>> rows_of(rows.consolidate())
         [{'_time': 1, '_diff': 1, 'k': 'b'}, {'_time': 2, '_diff': 1, 'k': 'a'}]
         """
-        name = self._scope.next_name("consolidate")
-        self._check_updates(name)
-        return self._made(Consolidated(name, self.view.domain, self.schema, (self.view,)))
+        return self._add(Consolidate())
 
     # Times -------------------------------------------------------------------------------------------
 
@@ -698,28 +637,7 @@ class Stream:
         >>> rows_of(stream_of({"_time": [3, 10, 11]}).delay(ceil_to(10)))
         [{'_time': 10}, {'_time': 10}, {'_time': 20}]
         """
-        name = self._scope.next_name("delay")
-        domain = self.view.domain
-        delays: list[Delay] = []
-        for each in by:
-            if hasattr(each, "delays"):
-                delays += each.delays(domain)
-            elif hasattr(each, "bind"):
-                delays.append(each)
-            else:
-                msg = f"could not add operator {name!r}: found by={shown(each)}"
-                raise InvalidUsageError(msg, hint="give plus(…), ceil_to(…) or windows(…)")
-        if not delays:
-            msg = f"could not add operator {name!r}: found no delay"
-            raise InvalidUsageError(msg, hint="give plus(…), ceil_to(…) or windows(…)")
-        bound = [each.bind(domain) for each in delays]
-        if len(bound) == 1:
-            return self._made(Delayed(name, domain, self.schema, (self.view,), bound[0]))
-        parts = [
-            self._made(Delayed(f"{name}_{number}", domain, self.schema, (self.view,), each)).view
-            for number, each in enumerate(bound, 1)
-        ]
-        return self._made(Concat(name, domain, self.schema, tuple(parts)))
+        return self._add(DelayBy(by))
 
     def step_forward(self) -> Stream:
         """Move rows to the next time each: what is said at a time is known at the next one.
@@ -732,12 +650,7 @@ class Stream:
         >>> rows_of(stream_of({"_time": [3, 10]}).step_forward())
         [{'_time': 4}, {'_time': 11}]
         """
-        name = self._scope.next_name("step_forward")
-        domain = self.view.domain
-        if domain.arity != 1:
-            msg = f"could not add operator {name!r}: found times of {domain.arity} coordinates"
-            raise InvalidUsageError(msg, hint="say with delay(plus(…)) what is added to each coordinate")
-        return self._made(Delayed(name, domain, self.schema, (self.view,), plus(1).bind(domain)))
+        return self._add(StepForward())
 
     def times_extract(self, *, diff: str | None = None) -> tuple[Stream, Stream]:
         """Return the stream itself, and a stream of the times of its rows.
@@ -759,18 +672,7 @@ class Stream:
         >>> rows_of(times)
         [{'_time': 1, 'diff': 1}, {'_time': 1, 'diff': 1}]
         """
-        name = self._scope.next_name("times_extract")
-        self._check_events(name, self)
-        if diff is not None:
-            self._check_integers(name, diff)
-        count = pc.field(diff).cast(pa.int64()) if diff is not None else pc.scalar(1)
-        schema = pa.schema([pa.field("diff", pa.int64())])
-        if diff is None:
-            return self, self._made(Select(name, self.view.domain, schema, (self.view,), {"diff": count}))
-        counts = self._made(Select(f"{name}_all", self.view.domain, schema, (self.view,), {"diff": count}, (diff,)))
-        nonzero = pc.field("diff") != 0
-        times = Filter(name, self.view.domain, schema, (counts.view,), nonzero, ("diff",), "diff != 0")
-        return self, self._made(times)
+        return self, self._add(TimesExtract(diff))
 
     def times_reduce(self) -> Stream:
         """Give one row for each complete time: the sum of column ``diff``; none where it is 0.
@@ -782,14 +684,7 @@ class Stream:
         >>> rows_of(times.times_reduce())
         [{'_time': 1, 'diff': 2}]
         """
-        name = self._scope.next_name("times_reduce")
-        self._check_events(name, self)
-        self._check_column(name, "diff")
-        sums = {"diff": sum_of("diff")}
-        schema = pa.schema([sums["diff"].field("diff", self.schema)])
-        summed = self._made(Aggregate(f"{name}_sum", self.view.domain, schema, (self.view,), (), sums))
-        nonzero = pc.field("diff") != 0
-        return self._made(Filter(name, self.view.domain, schema, (summed.view,), nonzero, ("diff",), "diff != 0"))
+        return self._add(TimesReduce())
 
     # Time by time ------------------------------------------------------------------------------------
 
@@ -835,42 +730,16 @@ class Stream:
 
         Examples
         --------
-        >>> from spark_timely.dataflow.aggregates import count
+        >>> from spark_timely.dataflow.aggregates import count, sum_of
         >>> from spark_timely.testing import rows_of, stream_of
         >>> rows = stream_of({"_time": [1, 1, 2], "k": ["a", "a", "a"], "n": [5, 6, 7]})
         >>> rows_of(rows.aggregate(by="k", n=count(), total=sum_of("n")), upper=[2])
         [{'_time': 1, 'k': 'a', 'n': 2, 'total': 11}]
         """
-        label = self._scope.next_name("aggregate")
-        if over not in ("time", "history"):
-            msg = f"could not add operator {label!r}: found over={shown(over)}"
-            raise InvalidUsageError(msg, hint="use 'time' or 'history'")
-        if over == "time":
-            self._check_events(label, self)
-        keys = (by,) if isinstance(by, str) else tuple(by)
-        fields = [self._key(label, key) for key in keys]
         given = values.get("name")
         name = given if over == "history" and isinstance(given, str) else None
-        wanted: dict[str, Aggregation] = {}
-        for column, value in values.items():
-            if column == "name" and name is not None:
-                continue
-            if not isinstance(value, Aggregation):
-                msg = f"could not add operator {label!r}: found {column}={shown(value)}"
-                raise InvalidUsageError(msg, hint="give count(), sum, avg, min or max of a column")
-            try:
-                fields.append(value.field(column, self.schema, over=over))
-                wanted[column] = value
-            except SchemaMismatchError as error:
-                msg = f"could not add operator {label!r}: {error.message}"
-                raise SchemaMismatchError(msg, hint=error.hint, context=error.context) from error
-        names = [f.name for f in fields]
-        if not wanted or len(set(names)) != len(names):
-            msg = f"could not add operator {label!r}: found columns {shown(names)}"
-            raise InvalidUsageError(msg, hint="give at least one value, and each column once")
-        if over == "history":
-            return self._over_history(label, Totals(keys, wanted), name)
-        return self._made(Aggregate(label, self.view.domain, pa.schema(fields), (self.view,), keys, wanted))
+        wanted: dict[str, Any] = {column: each for column, each in values.items() if column != "name" or name is None}
+        return self._add(Aggregate(named(by), wanted, over, name))
 
     def join(
         self,
@@ -919,56 +788,9 @@ class Stream:
         >>> rows_of(left.join(right, on="k"))
         [{'_time': 1, 'k': 'a', 'n': 5, 'm': 7}]
         """
-        label = self._scope.next_name("join")
-        self._check_stream(label, other)
-        if strict and not as_of:
-            msg = f"could not add operator {label!r}: found strict=True without as_of=True"
-            raise InvalidUsageError(msg, hint="give as_of=True too, or leave it out")
-        if name is not None and not as_of:
-            msg = f"could not add operator {label!r}: found name={shown(name)} without as_of=True"
-            raise InvalidUsageError(msg, hint="leave it out: a join of one time keeps nothing")
-        if as_of:
-            self._check_history(label)
-            self._check_keep(label, name)
-            other._check_updates(label)
-            if self.view.updates:
-                msg = f"could not add operator {label!r}: found updates of {self.view.name!r} on the left"
-                raise InvalidUsageError(
-                    msg, hint="join events as of their time: of a collection on the left each change of it and of the "
-                    "other side would have to be answered"
-                )  # fmt: skip
-        else:
-            self._check_events(label, self, other)
-        keys = (on,) if isinstance(on, str) else tuple(dict.fromkeys(on))
-        how_arrow = {"inner": "inner", "left": "left outer"}.get(how)
-        if how_arrow is None:
-            msg = f"could not add operator {label!r}: found how={shown(how)}"
-            raise InvalidUsageError(msg, hint="use 'inner' or 'left'")
-        for key in keys:
-            if self._key(label, key).type != other._key(label, key).type:
-                msg = f"could not add operator {label!r}: found column {key!r} of two types"
-                raise SchemaMismatchError(msg, hint="cast one of them")
-        doubled = [n for n in self.schema.names if n in other.schema.names and n not in keys]
-        if doubled or not keys:
-            msg = f"could not add operator {label!r}: found columns {shown(doubled)} on both sides, on={shown(keys)}"
-            raise InvalidUsageError(msg, hint="name the columns to join on; rename others with select")
-        right = [f for f in other.schema if f.name not in keys]
-        if how == "left":
-            right = [f.with_nullable(True) for f in right]  # noqa: FBT003 - as Arrow has it
-        if as_of:
-            schema = pa.schema([*self.schema, *right])
-            inputs = (self.view, self._scope._looked_into(other.view, name))
-            return self._made(AsOfJoin(label, self.view.domain, schema, inputs, keys, how, strict))
-        view = Join(
-            label, self.view.domain, pa.schema([*self.schema, *right]), (self.view, other.view), keys, how_arrow
+        return self._add(
+            Join(named(on) if isinstance(on, str) else tuple(dict.fromkeys(on)), how, as_of, strict, name), other
         )
-        try:
-            view.apply([self.view.empty(), other.view.empty()], tuple(view.schema.names))
-        except pa.ArrowException as error:
-            msg = f"could not add operator {label!r}: {error}"
-            hint = "select columns that are no lists, maps or structs: Arrow joins none of these"
-            raise SchemaMismatchError(msg, hint=hint) from error
-        return self._made(view)
 
     # Over all history --------------------------------------------------------------------------------
 
@@ -994,11 +816,7 @@ class Stream:
 
             flow.replay("/data/visits").select("page").distinct().capture("/data/pages")
         """
-        label = self._scope.next_name("distinct")
-        keys = tuple(self._key(label, column).name for column in self.schema.names)
-        if not self.view.updates:
-            return self._over_history(label, First(keys), name)
-        return self._over_history(label, Totals(keys, {}, "distinct"), name)
+        return self._add(Distinct(name=name))
 
     def drop_duplicates(
         self, *columns: str, within: str | int | dt.timedelta | None = None, name: str | None = None
@@ -1031,14 +849,7 @@ class Stream:
 
             flow.replay("/data/orders").drop_duplicates("order_id", within="30 days").capture("/data/first")
         """
-        label = self._scope.next_name("drop_duplicates")
-        keys = tuple(self._key(label, column).name for column in dict.fromkeys(columns or self.schema.names))
-        if self.view.updates:
-            msg = f"could not add operator {label!r}: found updates of a collection, whose rows have no first time"
-            raise InvalidUsageError(msg, hint="use distinct(), latest(…) or top(1, …)")
-        self._check_history(label)
-        back = None if within is None else self._length(label, "within", within)
-        return self._over_history(label, First(keys, back), name)
+        return self._add(DropDuplicates(columns, within, name=name))
 
     def latest(
         self,
@@ -1086,16 +897,8 @@ class Stream:
             current = flow.replay("/data/changes").latest("order_id", order_by="changed_at", deleted="op = 'D'")
             current.capture("/data/orders")
         """
-        label = self._scope.next_name("latest")
-        keys, order = self._keys_and_order(label, by, order_by)
-        view = self.view
-        if deleted is not None:
-            view = self._with_deleted(label, deleted).view
-        greatest = tuple((column, not descends) for column, descends in order)
-        operator = Best(keys, greatest, 1, "latest", deleted is not None)
-        if tombstones is not None:
-            operator = self._with_tombstones(label, operator, tombstones)
-        return Stream(self._scope, view)._over_history(label, operator, name)
+        order = (order_by,) if isinstance(order_by, str) else order_by
+        return self._add(Latest(by, order, deleted, tombstones, name=name))
 
     def top(
         self,
@@ -1133,12 +936,8 @@ class Stream:
 
             flow.replay("/data/scores").top(10, by="game", order_by="points").capture("/data/best")
         """
-        label = self._scope.next_name("top")
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            msg = f"could not add operator {label!r}: found n={shown(n)}"
-            raise InvalidUsageError(msg, hint="give how many rows to keep of each key: at least 1")
-        keys, order = self._keys_and_order(label, (by,) if isinstance(by, str) else tuple(by), order_by)
-        return self._over_history(label, Best(keys, tuple((column, not least) for column, least in order), n), name)
+        order = (order_by,) if isinstance(order_by, str) else order_by
+        return self._add(Top(n, named(by), order, name=name))
 
     def reduce(
         self,
@@ -1185,19 +984,8 @@ class Stream:
         >>> rows_of(stream_of({"_time": [1, 2], "k": ["a", "a"], "n": [3, 8]}).reduce(spread, by="k"), upper=[2])
         [{'_time': 1, '_diff': 1, 'k': 'a', 'spread': 3}]
         """
-        label = self._scope.next_name("reduce")
-        self._check_function(label, function)
-        keys = tuple(self._key(label, key).name for key in ((by,) if isinstance(by, str) else tuple(by)))
-        rest = [column for column in self.schema.names if column not in keys]
-        given = self._given(label, rest if columns is None else columns)
-        if not keys and not given:
-            msg = f"could not add operator {label!r}: found neither a key nor a column"
-            raise InvalidUsageError(msg, hint='use aggregate(over="history", n=functions.count()) to count all rows')
-        if COUNT in given:
-            msg = f"could not add operator {label!r}: found a column {COUNT!r}, which says how often a row is there"
-            raise InvalidUsageError(msg, hint="rename it with select, or leave it out of columns")
-        schema = self._tried(label, lambda: reduced_schema(function, self.schema, keys, given).empty_table())
-        return self._over_history(label, Reduce(keys, function, given, schema), name)
+        given = None if columns is None else tuple(columns)
+        return self._add(Reduce(function, named(by), given, name=name))
 
     def upsert(
         self,
@@ -1267,215 +1055,19 @@ class Stream:
         >>> rows_of(changes.upsert(keys="id", sequence_by="at", columns=["id", "v"]), lower=[2])
         [{'_time': 2, '_diff': -1, 'id': 7, 'v': 'a'}, {'_time': 2, '_diff': 1, 'id': 7, 'v': 'c'}]
         """
-        label = self._scope.next_name("upsert")
-        self._check_history(label)
-        if self.view.updates:
-            msg = f"could not add operator {label!r}: found updates of {self.view.name!r}, a collection"
-            raise InvalidUsageError(
-                msg, hint="give a log of changes, a stream log: a collection takes its rows away itself"
-            )
-        key = tuple(self._key(label, k).name for k in dict.fromkeys((keys,) if isinstance(keys, str) else keys))
-        sequence = (sequence_by,) if isinstance(sequence_by, str) else tuple(dict.fromkeys(sequence_by))
-        for option, value in (("ignore_null_updates", ignore_null_updates), ("history", history)):
-            if not isinstance(value, bool):
-                msg = f"could not add operator {label!r}: found {option}={shown(value)}"
-                raise InvalidUsageError(msg, hint="say True or False")
-        given = {
-            "tombstones": tombstones is not None,
-            "truncate_when": truncate_when is not None,
-            "history": bool(history),
-            "ignore_null_updates": bool(ignore_null_updates),
-        }
-        self._check_upsert(label, key, sequence, given)
-        conditions = [
-            None if each is None else self._condition(label, each)[0] for each in (delete_when, truncate_when)
-        ]
-        plan = upsert_plan(
-            self.schema,
-            keys=key,
-            sequence=sequence,
-            columns=self._upsert_columns(label, key, columns, except_columns),
-            deleted=conditions[0],
-            truncated=conditions[1],
-            merges=given["ignore_null_updates"],
-            history=given["history"],
+        made = Upsert(
+            named(keys),
+            named(sequence_by),
+            delete_when,
+            truncate_when,
+            columns,
+            except_columns,
+            ignore_null_updates,
+            history,
+            tombstones,
+            name=name,
         )
-        used = tuple(self.schema.names)
-        view = Select(f"{label}_changes", self.view.domain, plan.schema, (self.view,), plan.columns, used)
-        operator = plan.operator
-        if tombstones is not None:
-            assert isinstance(operator.inner, Best)
-            within = self._made(view)._with_tombstones(label, operator.inner, tombstones, "sequence_by", "delete_when")
-            operator = replace(operator, inner=within)
-        return self._made(view)._over_history(label, operator, name)
-
-    def _check_upsert(self, name: str, keys: Sequence[str], sequence: Sequence[str], given: Mapping[str, bool]) -> None:
-        """Refuse parameters of an upsert that say nothing, or do not go together."""
-        if not keys or not sequence:
-            msg = f"could not add operator {name!r}: found keys={shown(keys)} and sequence_by={shown(sequence)}"
-            raise InvalidUsageError(msg, hint="name the columns of the key, and those that order its changes")
-        for column in sequence:
-            self._check_column(name, column)
-            type_ = self.schema.field(column).type
-            if column in keys or pa.types.is_nested(type_):
-                of_key = ", a key" if column in keys else ""
-                msg = f"could not add operator {name!r}: found sequence_by={column!r} of type={type_}{of_key}"
-                raise SchemaMismatchError(
-                    msg, hint="name columns that order the changes of a key: no keys, lists, maps or structs"
-                )
-        apart = (
-            ("history", "truncate_when", "a truncate has no place in versions"),
-            ("history", "tombstones", "versions that a delete ended stay, and so does the delete"),
-            ("tombstones", "truncate_when", "an emptied table forgets its deletes already"),
-            (
-                "tombstones",
-                "ignore_null_updates",
-                "a late change may concern a column that had no value since a delete",
-            ),
-        )
-        for one, other, why in apart:
-            if given[one] and given[other]:
-                msg = f"could not add operator {name!r}: found {one} beside {other}"
-                raise InvalidUsageError(msg, hint=f"leave one of them out: {why}")
-
-    def _upsert_columns(
-        self, name: str, keys: Sequence[str], columns: Sequence[str] | None, but: Sequence[str]
-    ) -> list[str]:
-        """Return the columns of the result of an upsert."""
-        if isinstance(columns, str) or isinstance(but, str):
-            msg = f"could not add operator {name!r}: found columns={shown(columns)}, except_columns={shown(but)}"
-            raise InvalidUsageError(msg, hint="give a list of names")
-        if columns is not None and but:
-            msg = f"could not add operator {name!r}: found columns={shown(columns)} beside except_columns={shown(but)}"
-            raise InvalidUsageError(msg, hint="name the columns of the result, or those that it has not")
-        for column in (*(columns or ()), *but):
-            self._check_column(name, column)
-        found = [
-            column for column in dict.fromkeys(self.schema.names if columns is None else columns) if column not in but
-        ]
-        missing = [key for key in keys if key not in found]
-        if missing:
-            msg = f"could not add operator {name!r}: found key {missing[0]!r} left out of the result"
-            raise InvalidUsageError(msg, hint=f"let the result have the keys {shown(list(keys))}")
-        return found
-
-    def _keys_and_order(
-        self, name: str, by: Sequence[str], order_by: str | Sequence[str]
-    ) -> tuple[tuple[str, ...], list[tuple[str, bool]]]:
-        """Return the columns of a key; and those of an order, each with whether it ascends."""
-        keys = tuple(self._key(name, column).name for column in dict.fromkeys(by))
-        order = []
-        for each in (order_by,) if isinstance(order_by, str) else order_by:
-            column, _, way = each.partition(" ") if each not in self.schema.names else (each, "", "")
-            self._check_column(name, column)
-            if way.strip().lower() not in ("", "asc", "desc"):
-                msg = f"could not add operator {name!r}: found order_by={shown(each)}"
-                raise InvalidUsageError(msg, hint="name a column, or a column with 'asc' or 'desc'")
-            if pa.types.is_nested(self.schema.field(column).type):
-                type_ = self.schema.field(column).type
-                msg = f"could not add operator {name!r}: found order_by={column!r} of type={type_}"
-                raise SchemaMismatchError(msg, hint="order by columns that are no lists, maps or structs")
-            order.append((column, way.strip().lower() == "asc"))
-        if not order:
-            msg = f"could not add operator {name!r}: found order_by={shown(order_by)}"
-            raise InvalidUsageError(msg, hint="name the columns that say which row is newer or greater")
-        return keys, order
-
-    def _with_deleted(self, name: str, deleted: str | pc.Expression) -> Stream:
-        """Return the rows with a column that says whether a row says that its key is gone."""
-        condition, _, _ = self._condition(name, deleted)
-        gone = pc.coalesce(condition, pc.scalar(value=False))
-        wanted = {**{column: pc.field(column) for column in self.schema.names}, DELETED: gone}
-        schema = self.schema.append(pa.field(DELETED, pa.bool_(), nullable=False))
-        view = Select(f"{name}_deleted", self.view.domain, schema, (self.view,), wanted, tuple(self.schema.names))
-        return self._made(view)
-
-    def _with_tombstones(
-        self,
-        name: str,
-        operator: Best,
-        tombstones: str | int | dt.timedelta,
-        ordered: str = "order_by",
-        deletes: str = "deleted",
-    ) -> LatestWithin:
-        """Return the operator that remembers deletions for a while, or refuse it."""
-        self._check_history(name)
-        if not operator.deleted:
-            msg = f"could not add operator {name!r}: found tombstones={shown(tombstones)} without {deletes}"
-            raise InvalidUsageError(
-                msg, hint=f"say which rows delete their key, {deletes}=\"op = 'D'\", or leave it out"
-            )
-        if self.view.updates:
-            msg = f"could not add operator {name!r}: found tombstones={shown(tombstones)} for updates of a collection"
-            raise InvalidUsageError(
-                msg, hint="leave it out: what is taken away from a collection leaves nothing behind"
-            )
-        column, greatest = operator.order[0]
-        (type_,) = self.view.domain.types
-        found = self.schema.field(column).type
-        if not greatest or found != type_.arrow:
-            way = "" if greatest else ", the least the newest"
-            said = f"{ordered}={column.removeprefix(HIDDEN)!r}"
-            msg = (
-                f"could not add operator {name!r}: found {said} of type={found}{way} with "
-                f"tombstones={shown(tombstones)}, and times of type={type_.arrow}"
-            )
-            raise SchemaMismatchError(
-                msg, hint="order first by a column of the type of the log's times, which says when the row changed"
-            )
-        keeps = self._length(name, "tombstones", tombstones)
-        return LatestWithin(operator.by, operator.order, 1, operator.named, deleted=True, keeps=keeps, type_=type_)
-
-    def _length(self, name: str, parameter: str, duration: str | int | dt.timedelta) -> int:
-        """Return a duration in units of the times of one coordinate: at least 1."""
-        bound = plus(duration).bind(self.view.domain)
-        ((end,),) = bound.front(self.view.domain.minimum_frontier).elements
-        length: int = end - self.view.domain.minimum[0]
-        if length < 1:
-            msg = f"could not add operator {name!r}: found {parameter}={shown(duration)}"
-            raise InvalidUsageError(msg, hint="give a duration that is greater than 0, or leave it out: for ever")
-        return length
-
-    def _check_keep(self, name: str, keep: str | None) -> None:
-        """Refuse a name of what an operator keeps that is no part of a folder's name."""
-        if keep is not None:
-            try:
-                check_stream_name(keep)
-            except InvalidUsageError as error:
-                msg = f"could not add operator {name!r}: found name={shown(keep)}"
-                raise InvalidUsageError(msg, hint=error.hint) from error
-
-    def _check_history(self, name: str) -> None:
-        if self.view.domain.arity != 1:
-            msg = f"could not add operator {name!r}: found times of {self.view.domain.arity} coordinates"
-            raise InvalidUsageError(
-                msg,
-                hint="use times of one coordinate: with several it would have to answer at times at which nothing came",
-            )
-
-    def _over_history(self, name: str, operator: HistoryOperator, keep: str | None) -> Stream:
-        """Return the result of an operator over all history; `keep` names what it keeps, and what it looks into."""
-        self._check_history(name)
-        self._check_keep(name, keep)
-        source = self.view
-        if operator.arranges(of_updates=source.updates):
-            # Of events all would have to stay: updates may forget times.
-            if not source.updates:
-                source = self.as_updates().view
-            source = self._scope._looked_into(source, keep)
-        elif isinstance(source, Remembered):
-            source = self._scope.kept(source)
-        if isinstance(operator, Totals | Reduce):
-            operator.check(source.schema, of_updates=source.updates)
-        state = operator.state(source.schema)
-        view = Remembered(name, source.domain, state, (source,), operator)
-        made = self._made(view)
-        if keep is not None:
-            self._scope.kept(made.view, keep)
-        shown_columns = operator.shown(source.schema)
-        if state.names == shown_columns.names:
-            return made
-        return self._made(Result(f"{name}_result", source.domain, shown_columns, (made.view,), operator))
+        return self._add(made)
 
     def unary_notify(
         self,
@@ -1515,7 +1107,8 @@ class Stream:
         >>> rows_of(stream_of({"_time": [25, 25, 26], "n": [5, 6, 7]}).unary_notify(widest))
         [{'_time': 25, 'hour': 1, 'span': 6}, {'_time': 26, 'hour': 2, 'span': 7}]
         """
-        return self._notified("unary_notify", [self], function, [columns], later=later)
+        given = None if columns is None else tuple(columns)
+        return self._add(UnaryNotify(function, (given,), later))
 
     def binary_notify(
         self,
@@ -1552,34 +1145,8 @@ class Stream:
         >>> rows_of(planned.binary_notify(stream_of({"_time": [1], "id": [8]}, beside=planned), missing))
         [{'_time': 1, 'id': 7}]
         """
-        return self._notified("binary_notify", [self, other], function, list(columns), later=later)
-
-    def _notified(
-        self,
-        kind: str,
-        streams: Sequence[Stream],
-        function: Callable[..., pa.Table | None],
-        columns: Sequence[Sequence[str] | None],
-        *,
-        later: bool,
-    ) -> Stream:
-        name = self._scope.next_name(kind)
-        for stream in streams:
-            self._check_stream(name, stream)
-        self._check_events(name, *streams)
-        self._check_function(name, function)
-        given = tuple(stream._given(name, names) for stream, names in zip(streams, columns, strict=True))
-        empty = [stream.view.empty().select(names) for stream, names in zip(streams, given, strict=True)]
-        domain = self.view.domain
-
-        def columns_of() -> pa.Table:
-            made = function(time_value(domain, domain.minimum), *empty)
-            return check_notified(domain, domain.minimum, made, may_be_later=later)[1]
-
-        schema = self._tried(name, columns_of)
-        inputs = tuple(stream.view for stream in streams)
-        named = tuple(names is not None for names in columns)
-        return self._made(Notified(name, domain, schema, inputs, function, given, later, named))
+        given = tuple(None if names is None else tuple(names) for names in columns)
+        return self._add(BinaryNotify(function, given, later), other)
 
     def capture(
         self,
@@ -1688,114 +1255,15 @@ class Stream:
         """
         return self._scope._probe_of(self.view)
 
-    def _made(self, view: View) -> Stream:
-        if any(isinstance(source, Remembered) for source in view.inputs):
-            # Its state is a log: what is made from it reads that.
-            kept = (self._scope.kept(x) if isinstance(x, Remembered) else x for x in view.inputs)
-            view = replace(view, inputs=tuple(kept))
-        for source in view.inputs:
-            if source.later:
-                msg = (
-                    f"could not add operator {view.name!r}: found its input {source.name!r} to give rows at later times"
-                )
-                raise InvalidUsageError(
-                    msg, hint="capture the stream, and replay the log: only a log can keep rows until their time"
-                )
-        names = view.schema.names
-        doubled = [name for name in names if names.count(name) > 1 or name in view.carried]
-        if doubled:
-            msg = f"could not add operator {view.name!r}: found columns {shown(names)} beside {view.carried!r}"
-            raise SchemaMismatchError(msg, hint="give each column a name of its own", context={"column": doubled[0]})
-        return Stream(self._scope, self._scope._node_of(view))
-
-    def _check_stream(self, name: str, other: object) -> None:
-        if not isinstance(other, Stream) or other._scope is not self._scope:
-            msg = f"could not add operator {name!r}: found {shown(other)}"
-            raise InvalidUsageError(msg, hint="give streams of the same dataflow")
-
-    def _check_column(self, name: str, column: object) -> None:
-        if column not in self.schema.names:
-            msg = f"could not add operator {name!r}: found no column {shown(column)}"
-            hint = f"use one of the columns {shown(self.schema.names)}"
-            if column in self.view.domain.columns:
-                hint += "; the time in the log is none of them: write it into the rows too"
-            raise SchemaMismatchError(msg, hint=hint)
-
-    def _check_events(self, name: str, *streams: Stream) -> None:
-        for stream in streams:
-            if stream.view.updates:
-                msg = (
-                    f"could not add operator {name!r}: found updates of {stream.view.name!r}, which it cannot take back"
-                )
-                raise InvalidUsageError(
-                    msg, hint="use it before as_updates(), on events: what it gave cannot be taken back"
-                )
-
-    def _check_updates(self, name: str) -> None:
-        if not self.view.updates:
-            msg = f"could not add operator {name!r}: found events of {self.view.name!r}, no updates of a collection"
-            raise InvalidUsageError(msg, hint="make updates of them: as_updates()")
-
-    def _check_integers(self, name: str, column: str) -> None:
-        self._check_column(name, column)
-        if not pa.types.is_signed_integer(self.schema.field(column).type):
-            msg = f"could not add operator {name!r}: found column {column!r} of type={self.schema.field(column).type}"
-            raise SchemaMismatchError(msg, hint="name a column of integers")
-
-    def _seen(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return no rows, with the columns that functions and expressions see."""
-        return self.view.empty().select(self.view.seen(None if columns is None else tuple(columns)))
-
-    def _check_function(self, name: str, function: object) -> None:
-        if not callable(function):
-            msg = f"could not add operator {name!r}: found function={shown(function)}"
-            raise InvalidUsageError(msg, hint="give a function of Arrow tables")
-
-    def _given(self, name: str, columns: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the columns that a function gets: all unless said."""
-        given = tuple(self.schema.names if columns is None else columns)
-        for column in given:
-            self._check_column(name, column)
-        return given
-
-    def _key(self, name: str, column: str) -> pa.Field:
-        self._check_column(name, column)
-        found = self.schema.field(column)
-        if pa.types.is_floating(found.type) or pa.types.is_nested(found.type):
-            msg = f"could not add operator {name!r}: found key {column!r} of type={found.type}"
-            raise SchemaMismatchError(
-                msg, hint="round or cast the column first: floats have two zeros and many NaN, lists have no order"
-            )
-        return found
-
-    def _columns_of(self, name: str, expression: pc.Expression, wanted: pa.DataType | None) -> tuple[str, ...]:
-        """Return the payload columns that an expression looks at: those without which it cannot be bound."""
-        found = self._type_of(name, "condition", expression)
-        if wanted is not None and found != wanted:
-            msg = f"could not add operator {name!r}: found a condition of type={found}"
-            raise InvalidUsageError(msg, hint="give a condition that is true or false")
-        empty = self._seen()
-        return tuple(n for n in self.schema.names if not _binds(empty.drop_columns(n), expression))
-
-    def _type_of(self, name: str, column: str, expression: pc.Expression) -> pa.DataType:
-        try:
-            return canonical_type(_evaluated(self._seen(), expression), column)
-        except (pa.ArrowException, SchemaMismatchError) as error:
-            text = error.message if isinstance(error, TimelyError) else str(error)
-            msg = f"could not add operator {name!r}: {' '.join(text.split())}"
-            raise SchemaMismatchError(msg, hint=f"use one of the columns {shown(self.schema.names)}") from error
-
-    def _tried(self, name: str, call: Callable[[], pa.Table]) -> pa.Schema:
-        """Return the columns that a user's function gives when it is called without rows."""
-        try:
-            made = call()
-            return pa.schema([pa.field(f.name, canonical_type(f.type, f.name)) for f in made.schema])
-        except Exception as error:
-            text = described(error)
-            msg = f"could not add operator {name!r}: called without rows its function gave {text}"
-            raise InvalidUsageError(
-                msg, hint="let the function give its columns also for a table without rows"
-            ) from error
+    def _add(self, operator: Operator, *others: Stream) -> Stream:
+        """Return the stream of an operator over this one and others."""
+        name = self._scope.next_name(operator.method)
+        for other in others:
+            if not isinstance(other, Stream) or other._scope is not self._scope:
+                msg = f"could not add operator {name!r}: found {shown(other)}"
+                raise InvalidUsageError(msg, hint="give streams of the same dataflow")
+        inputs = (self.view, *(other.view for other in others))
+        return Stream(self._scope, self._scope.add(operator.bind(name, inputs), inputs, operator.keeps))
 
 
 class Probe:
@@ -1842,7 +1310,7 @@ class Probe:
                 if at is self._view:
                     found.append(frontier)
                 else:
-                    waiting += [(source, at.back_of(frontier)) for source in at.inputs]
+                    waiting += [(source, at.operator.back_of(frontier)) for source in at.inputs]
         if not found:
             msg = f"could not probe {self._view.name!r}: found nothing that is captured downstream of it"
             raise InvalidUsageError(msg, hint="capture a stream that is made from it")
@@ -1862,23 +1330,3 @@ class Probe:
             return Antichain.of(least_time(sink.view))
         state = log.core.stream(sink.stream)
         return log.domain.minimum_frontier if state is None else state.frontier
-
-
-def types_of(schema: pa.Schema) -> dict[str, str]:
-    """Return the types of columns by name, for errors."""
-    return {field.name: str(field.type) for field in schema}
-
-
-def _binds(empty: pa.Table, expression: pc.Expression) -> bool:
-    try:
-        _evaluated(empty, expression)
-    except pa.ArrowException:
-        return False
-    return True
-
-
-def _evaluated(empty: pa.Table, expression: pc.Expression) -> pa.DataType:
-    """Return the type of an expression over a table's columns."""
-    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(empty))
-    project = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["x"]), [source])
-    return project.to_table(use_threads=False).schema.field("x").type

@@ -27,10 +27,11 @@ from deltalake import DeltaTable
 from spark_timely.continual.engine import TaskEngine, TaskPlan
 from spark_timely.continual.plan import StepPlan, TaskSource
 from spark_timely.continual.sink import SinkState, Write
-from spark_timely.dataflow.body import Body as BodyView
+from spark_timely.dataflow.body import Body as BodyOperator
 from spark_timely.dataflow.engine.outputs import failure_of, note_of
 from spark_timely.dataflow.logs import Sink, least_time
 from spark_timely.dataflow.stream import Scope
+from spark_timely.dataflow.views import View
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.errors import ForeignChangeError, OperatorError, PlanMismatchError, StorageError, TimelyError
 from spark_timely.log import Log
@@ -438,10 +439,8 @@ class World:
         opened = {source.log: self.handle(source.log) for source in sources}
         leaves = {log: scope.replay(opened[log]).view for log in opened}
         first = leaves[sources[0].log]
-        view = BodyView(
-            name, first.domain, SCHEMA, tuple(leaves[source.log] for source in sources),
-            identity=f"{body} {version}", deletes=kind == "collection", text=body,
-        )  # fmt: skip
+        operator = BodyOperator(f"{body} {version}", deletes=kind == "collection", text=body)
+        view = View(name, first.domain, SCHEMA, tuple(leaves[source.log] for source in sources), operator=operator)
         if name not in self.made:
             log = self.make(name, SCHEMA, kind, least_time(view)[0] - self.origin)
             log.core.open_stream("main", owner=f"task {name}")

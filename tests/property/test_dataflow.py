@@ -32,8 +32,9 @@ from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, rest
 from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.engine.tracking import Tracking
 from spark_timely.dataflow.logs import Sink
+from spark_timely.dataflow.operators.grouped import Aggregate
 from spark_timely.dataflow.stream import Scope, Stream
-from spark_timely.dataflow.views import Aggregate, leaves_of
+from spark_timely.dataflow.views import leaves_of
 from spark_timely.errors import TimelyError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
@@ -424,7 +425,7 @@ MUTANTS: dict[str, tuple[type, str, Any]] = {
         "back",
         lambda delay, f: TRUE_BACK(delay, Shift((1,), delay.limits).front(f)),
     ),
-    "groups that are cut": (Aggregate, "own_rowwise", True),
+    "groups that are cut": (Aggregate, "rowwise", True),
     "delays that are left out of the plan": (
         cutting,
         "paths_of",

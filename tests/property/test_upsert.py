@@ -30,9 +30,10 @@ from spark_timely.dataflow.history.merged import EVENT, RESULT, Merged, flagged
 from spark_timely.dataflow.history.truncates import TRUNCATES, Truncated
 from spark_timely.dataflow.history.upsert import Upsert
 from spark_timely.dataflow.history.versions import Versions, nearest_earlier
+from spark_timely.dataflow.operators.rows import Select
 from spark_timely.dataflow.remembered import Remembered, Result
 from spark_timely.dataflow.stream import Scope
-from spark_timely.dataflow.views import Select
+from spark_timely.dataflow.views import View
 from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflows.tasks import catalog_of
@@ -134,19 +135,19 @@ def history_of(rng: random.Random) -> list[tuple[int, Row]]:
     return rows
 
 
-def operator_of(case: Case) -> tuple[Upsert, Select, bool]:
+def operator_of(case: Case) -> tuple[Upsert, View, bool]:
     """Return the operator, what its rows are made by, and whether its state holds more than is shown."""
     view = stream_of(SCHEMA.empty_table()).upsert(**case.parameters).view
-    hides = isinstance(view, Result)
+    hides = isinstance(view.operator, Result)
     if hides:
         # What is shown is read from a log of its own; whoever makes that knows it.
         scope = stream_of(SCHEMA.empty_table()).upsert(**case.parameters)._scope
         (view,) = scope._kept._leaves
-    assert isinstance(view, Remembered)
+    assert isinstance(view.operator, Remembered)
     (select,) = view.inputs
-    assert isinstance(select, Select)
-    assert isinstance(view.operator, Upsert)
-    return view.operator, select, hides
+    assert isinstance(select.operator, Select)
+    assert isinstance(view.operator.history, Upsert)
+    return view.operator.history, select, hides
 
 
 def plain(value: Any) -> Any:
@@ -165,7 +166,7 @@ class Run:
     apart: Counter[tuple[int, Shown]]
 
 
-def driven(case: Case, history: list[tuple[int, Row]], rng: random.Random, operator: Upsert, select: Select) -> Run:
+def driven(case: Case, history: list[tuple[int, Row]], rng: random.Random, operator: Upsert, select: View) -> Run:
     """Give an operator a history in ranges of times and of keys, and to each what it gave before."""
     found = Run(Counter(), Counter())
     cuts = sorted({0, UNTIL, *(rng.randrange(UNTIL) for _ in range(rng.choice([0, 0, 3, 20])))})
@@ -183,7 +184,7 @@ def driven(case: Case, history: list[tuple[int, Row]], rng: random.Random, opera
             if not mine:
                 continue
             table = pa.Table.from_pylist([{"_time": time, **row} for time, row in mine], schema=SCHEMA)
-            given = select.apply([table], tuple(select.schema.names)).select(select.schema.names)
+            given = select.operator.apply(select, [table], tuple(select.schema.names)).select(select.schema.names)
             held = [dict(shown) for shown, n in there.items() if n and (case.empties or dict(shown)["k"] in part)]
             rng.shuffle(held)
             columns = {f.name: pa.array([_dict(row[f.name]) for row in held], f.type) for f in given.schema}
@@ -206,7 +207,7 @@ def _dict(value: Any) -> Any:
     return dict(value) if isinstance(value, tuple) else value
 
 
-def compare(case: Case, seed: int, made: tuple[Upsert, Select, bool]) -> None:
+def compare(case: Case, seed: int, made: tuple[Upsert, View, bool]) -> None:
     rng = random.Random(seed)
     history = history_of(rng)
     operator, select, hides = made

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from scripts.size import LARGE, code_lines, sizes
-from tests.modules import modules
+from spark_timely.dataflow.stream import Stream
+from tests.modules import modules, operators
 
 LARGEST = 900
-FACADES = {"spark_timely/dataflow/stream.py", "spark_timely/log/log.py"}
+FACADES = {"spark_timely/log/log.py"}
 # Lines of the files above `LARGE`: none grows, and none is added.
 LARGE_FILES = {
     "spark_timely/cli/parser.py": 838,
@@ -17,8 +18,6 @@ LARGE_FILES = {
     "spark_timely/compute/sql.py": 681,
     "spark_timely/continual/engine.py": 671,
     "spark_timely/dataflow/engine/steps.py": 675,
-    "spark_timely/dataflow/stream.py": 1023,
-    "spark_timely/dataflow/views.py": 647,
     "spark_timely/interop/layout.py": 706,
     "spark_timely/log/files/format.py": 614,
     "spark_timely/log/files/parquet.py": 601,
@@ -66,3 +65,18 @@ def test_sums_are_made_in_one_module() -> None:
 def test_threads_and_pools_start_in_few_modules() -> None:
     starting = {*modules_with("threading.Thread("), *modules_with("ThreadPoolExecutor("), *modules_with("Timer(")}
     assert starting == {"spark_timely.threads"}
+
+
+def test_each_operator_is_one_class() -> None:
+    made = [each.method for each in operators() if each.method]
+    assert len(made) == len(set(made))
+    others = {"capture", "probe", "schema", "spool"}
+    assert set(made) == {name for name in vars(Stream) if not name.startswith("_")} - others
+
+
+def test_operators_are_defined_in_one_package() -> None:
+    parts = {"spark_timely.dataflow.body", "spark_timely.dataflow.remembered", "spark_timely.dataflow.views"}
+    apart = {
+        each.__module__ for each in operators() if not each.__module__.startswith("spark_timely.dataflow.operators.")
+    }
+    assert apart == parts

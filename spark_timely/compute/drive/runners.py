@@ -42,7 +42,7 @@ from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.logs import Sink, check_outputs, existing_logs, open_logs
 from spark_timely.dataflow.remembered import Look
 from spark_timely.dataflow.stream import Scope
-from spark_timely.dataflow.views import Replay
+from spark_timely.dataflow.views import Replay, View
 from spark_timely.errors import (
     DataLossError,
     InvalidUsageError,
@@ -564,7 +564,14 @@ class _TaskRunner(Runner):
             leaves = tuple(Replay(alias, each.domain, each.schema, (), each.path, each.kind)
                            for alias, each in self.logs.items())  # fmt: skip
             # What it gives of them is no part of the claim.
-            sink = Sink(name, Body(name, log.domain, log.schema, leaves), log.path, "main", state.owner, fence=fence)
+            sink = Sink(
+                name,
+                View(name, log.domain, log.schema, leaves, operator=Body()),
+                log.path,
+                "main",
+                state.owner,
+                fence=fence,
+            )
             logs = {each.path: each for each in (*self.logs.values(), log)}
             Outputs([sink], logs, Inputs([sink], logs), fence.owner).claim()
 

@@ -105,8 +105,8 @@ class Beginnings:
         log, frontier = self._logs[sink.path], state.frontier
         if self.own[sink].updates:
             return needed_from("collection", frontier, log.domain.minimum)
-        view = remembers(sink.view)
-        back = None if view is None else view.operator.looks_back
+        kept = remembers(sink.view)
+        back = None if kept is None else kept.history.looks_back
         if back is None or not frontier.elements:
             return frontier if not frontier.elements else log.domain.minimum_frontier
         ((time,),) = frontier.elements
@@ -242,15 +242,15 @@ def check_whole(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
     SinceViolationError
     """
     for sink in sinks:
-        view = remembers(sink.view)
-        needs_all = sink.is_whole if view is None else view.operator.looks_back is None
+        kept = remembers(sink.view)
+        needs_all = sink.is_whole if kept is None else kept.history.looks_back is None
         if not needs_all or _has_begun(sink, logs[sink.path].core.stream(sink.stream)):
             continue
         found = _with_gap(sink, {other.path: other for other in sinks}, logs, events=True)
         if found is None:
             continue
         leaf, begins = found
-        name, least = sink.view.name if view is None else view.name, logs[leaf.path].domain.minimum_frontier
+        name, least = sink.view.name, logs[leaf.path].domain.minimum_frontier
         first, since = (leaf.domain.render_frontier(each) for each in (least, begins))
         # Without the since, of a copy of a log with times of other types: in which times it begins is not known.
         gap = f"since={since} in" if begins != least else "a copy of a log that had forgotten,"

@@ -23,8 +23,9 @@ import numpy.typing as npt
 from spark_timely.dataflow.delays import BoundDelay, Shift
 from spark_timely.dataflow.engine.shuffle import goes_by_key, shuffled_aggregate
 from spark_timely.dataflow.engine.tasks import Before, Share, Task
+from spark_timely.dataflow.operators.times import DelayBy
 from spark_timely.dataflow.remembered import Look
-from spark_timely.dataflow.views import Delayed, Replay, View
+from spark_timely.dataflow.views import Replay, View
 from spark_timely.protocol.replay import (
     WHOLE,
     FileBounds,
@@ -102,8 +103,8 @@ def paths_of(view: View) -> list[tuple[Replay, Delays]]:
         seen.add((at, delays))
         if isinstance(at, Replay):
             found[at, delays] = None
-        if isinstance(at, Delayed):
-            delays = _before(at.delay, delays)
+        if isinstance(at.operator, DelayBy):
+            delays = _before(at.operator.delay, delays)
         waiting += [(source, delays) for source in at.inputs]
     return list(found)
 

@@ -17,7 +17,8 @@ from spark_timely.dataflow.engine.outputs import newest_note, steps_of
 from spark_timely.dataflow.engine.stuck import stuck_outputs
 from spark_timely.dataflow.fingerprint import plans_of
 from spark_timely.dataflow.history.base import HIDDEN
-from spark_timely.dataflow.remembered import AsOfJoin, Look, Remembered, looks_of
+from spark_timely.dataflow.operators.joins import AsOfJoin
+from spark_timely.dataflow.remembered import Look, looks_of, remembers
 from spark_timely.dataflow.views import Replay, View, leaves_of, ordered
 from spark_timely.errors import LogMissingError
 from spark_timely.log.arranged import folder_of
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from spark_timely.dataflow.engine.cutting import Files
+    from spark_timely.dataflow.history.base import HistoryOperator
     from spark_timely.dataflow.logs import Sink
     from spark_timely.dataflow.stream import Scope
+    from spark_timely.dataflow.views import Names
     from spark_timely.log import Log
 
 __all__ = ["OperatorMetrics", "OutputProgress", "OutputState", "explain", "html", "metrics", "outputs", "progress"]
@@ -186,7 +189,7 @@ def _fronts(scope: Scope) -> dict[View, Antichain]:
             if isinstance(view, Replay):
                 known[view] = frontiers[view.path]
             else:
-                known[view] = view.front_of([known[source] for source in view.inputs])
+                known[view] = view.operator.front_of([known[source] for source in view.inputs])
     return known
 
 
@@ -204,7 +207,7 @@ def html(scope: Scope, /, title: str, *, done: Mapping[str, OutputProgress] | No
     for sink in scope.sinks:
         writers.setdefault(sink.path, []).append(sink.name)
     for view, frontier in _fronts(scope).items():
-        said = [view.path] if isinstance(view, Replay) else [view.describe()] if view.describe() else []
+        said = [view.path] if isinstance(view, Replay) else [each for each in [view.operator.describe()] if each]
         before = writers.get(view.path, []) if isinstance(view, Replay) else [source.name for source in view.inputs]
         lines = (*said, f"frontier {view.domain.show_frontier(frontier)}")
         nodes.append(Node(view.name, lines, tuple(before), strong=isinstance(view, Replay)))
@@ -241,9 +244,10 @@ def explain(scope: Scope, /) -> str:
     for view, front_of_view in fronts.items():
         below = f" of {', '.join(source.name for source in view.inputs)}" if view.inputs else ""
         frontier = view.domain.render_frontier(front_of_view)
-        lines.append(f"{view.name}{below}: {view.describe()}".rstrip(": ") + f" | frontier {frontier}")
-        if isinstance(view, AsOfJoin):
-            lines += _joined(scope, view, fronts)
+        said = view.describe() if isinstance(view, Replay) else view.operator.describe()
+        lines.append(f"{view.name}{below}: {said}".rstrip(": ") + f" | frontier {frontier}")
+        if isinstance(view.operator, AsOfJoin):
+            lines += _joined(scope, view, view.operator.on, fronts)
     for state, sink in zip(outputs(scope), scope.sinks, strict=True):
         domain = sink.view.domain
         upper, front = domain.render_frontier(state.upper), domain.render_frontier(state.frontier)
@@ -256,8 +260,9 @@ def explain(scope: Scope, /) -> str:
         if state.made_by not in (None, state.plan):
             plan += f", its log was made by {state.made_by}"
         lines.append(f"{sink.name} of {sink.view.name}: {place} | {plan} | upper {upper}, {waits}{held} | {cut}")
-        if isinstance(sink.view, Remembered):
-            lines += _kept(scope, sink, sink.view)
+        kept = remembers(sink.view)
+        if kept is not None:
+            lines += _kept(scope, sink, kept.history)
         if state.failure is not None:
             lines.append(f"  stopped: {state.failure.error}")
         if state.stuck_before is not None:
@@ -271,9 +276,9 @@ def explain(scope: Scope, /) -> str:
     return "\n".join([f"dataflow {scope.name!r}", *(f"  {line}" for line in lines)])
 
 
-def _kept(scope: Scope, sink: Sink, view: Remembered) -> list[str]:
+def _kept(scope: Scope, sink: Sink, operator: HistoryOperator) -> list[str]:
     """Return what an operator over all history keeps, where, and what it looks into."""
-    operator, names = view.operator, view.schema.names
+    view, names = sink.view, sink.view.schema.names
     hidden = [name for name in names if name.startswith(HIDDEN)]
     columns = ", ".join(name for name in names if name not in hidden)
     by = f"key {', '.join(operator.by)}" if operator.by else "one key"
@@ -293,12 +298,12 @@ def _kept(scope: Scope, sink: Sink, view: Remembered) -> list[str]:
     return lines
 
 
-def _joined(scope: Scope, view: AsOfJoin, fronts: Mapping[View, Antichain]) -> list[str]:
+def _joined(scope: Scope, view: View, on: Names, fronts: Mapping[View, Antichain]) -> list[str]:
     """Return what a join as of a time looks into, and whether that holds its rows back."""
     facts, dimension = view.inputs
     assert isinstance(dimension, Replay)
-    lines = [f"  keeps nothing, looks into {dimension.path} by {', '.join(view.on)}: {_size(scope, dimension)}"]
-    lines += [f"    {_index(scope, look, leaf)}" for look, leaf in looks_of(view, None).items() if look.key == view.on]
+    lines = [f"  keeps nothing, looks into {dimension.path} by {', '.join(on)}: {_size(scope, dimension)}"]
+    lines += [f"    {_index(scope, look, leaf)}" for look, leaf in looks_of(view, None).items() if look.key == on]
     behind, ahead = fronts[dimension], fronts[facts]
     if behind != ahead and behind.join(ahead) == ahead:
         mine, theirs = (view.domain.render_frontier(each) for each in (behind, ahead))

@@ -516,7 +516,7 @@ def _changed(
         consent = note_of(state, sink).consent(state.frontier.elements, found)
         hint += (
             "; if its rows are to stay and later times to come from the inputs as they are, say "
-            f"{'ContinualTask' if isinstance(sink.view, Body) else 'capture'}(…, replaces={consent!r})"
+            f"{'ContinualTask' if isinstance(sink.view.operator, Body) else 'capture'}(…, replaces={consent!r})"
         )
     return DataLossError(
         f"could not continue at operator {sink.name!r}: {'; '.join([*inputs, *output])}",

@@ -37,8 +37,9 @@ from spark_timely.dataflow.engine.tasks import (
     write_result,
 )
 from spark_timely.dataflow.history.keys import key_text
+from spark_timely.dataflow.operators.grouped import Aggregate
 from spark_timely.dataflow.remembered import Remembered, remembers
-from spark_timely.dataflow.views import Aggregate, Step, View, steps_of
+from spark_timely.dataflow.views import Names, Step, View, steps_of
 from spark_timely.errors import OperatorError
 from spark_timely.trace.keys import EVERY_KEY, KeyRange, key_hashes
 
@@ -49,10 +50,10 @@ _BUCKET_BYTES: Final = 2 << 30
 _BLOCK_BYTES: Final = 64 << 20
 
 
-def shuffled_aggregate(view: View) -> Aggregate | None:
+def shuffled_aggregate(view: View) -> View | None:
     """Return the aggregate of a view that can be computed by key: the only operator that does not go row by row."""
-    while not isinstance(view, Aggregate):
-        if not view.own_rowwise or len(view.inputs) != 1:
+    while not isinstance(view.operator, Aggregate):
+        if not view.operator.rowwise or len(view.inputs) != 1:
             return None
         view = view.inputs[0]
     return view if all(source.rowwise for source in view.inputs) else None
@@ -75,8 +76,7 @@ class Block:
 
 def goes_by_key(view: View) -> bool:
     """Return whether a view is an operator over all history whose rows can be put in buckets as they are read."""
-    operator = remembers(view)
-    return operator is not None and all(source.rowwise for source in operator.inputs)
+    return remembers(view) is not None and all(source.rowwise for source in view.inputs)
 
 
 def shuffle_write(task: Task, output: OutputPlan, read: ReadRange, n_buckets: int) -> Iterator[Block]:
@@ -97,18 +97,18 @@ def shuffle_write(task: Task, output: OutputPlan, read: ReadRange, n_buckets: in
     """
     counts = Counts()
     run = run_twice if output.twice else View.run
-    operator = remembers(output.view)
+    kept = remembers(output.view)
     try:
-        if operator is not None:
-            (names,) = operator.needs(())
-            source = operator.inputs[0]
+        if kept is not None:
+            (names,) = kept.needs(output.view, ())
+            source = output.view.inputs[0]
             rows = run(source, of_shares(task, read), task.lower, task.upper, names, watch=counts.watch)
-            blocks = _blocks_of_rows(rows, operator.operator.by, n_buckets)
+            blocks = _blocks_of_rows(rows, kept.history.by, n_buckets)
         else:
-            aggregate, (_, lo, hi, wanted) = _place(task, output)
-            (names,) = aggregate.needs(wanted)
-            rows = run(aggregate.inputs[0], of_shares(task, read), lo, hi, names, watch=counts.watch)
-            keys, chosen, _ = aggregate.plan(wanted)
+            aggregate, (view, lo, hi, wanted) = _place(task, output)
+            (names,) = aggregate.needs(view, wanted)
+            rows = run(view.inputs[0], of_shares(task, read), lo, hi, names, watch=counts.watch)
+            keys, chosen, _ = aggregate.plan(view, wanted)
             blocks = blocks_of(part_of_rows(rows, keys, chosen), len(keys), n_buckets)
     except OperatorError as error:
         yield Block(0, pickle.dumps(plain_error(error)))
@@ -180,11 +180,11 @@ def shuffle_read(
             tables += tables_of([content])
         else:
             counts.add(found)
-    operator = remembers(output.view)
-    if operator is not None:
-        return _final_rows(task, output, operator, tables, counts, read, EVERY_KEY.cut(n_buckets)[bucket])
-    aggregate, (_, lo, hi, wanted) = _place(task, output)
-    keys, chosen, schema = aggregate.plan(wanted)
+    kept = remembers(output.view)
+    if kept is not None:
+        return _final_rows(task, output, kept, tables, counts, read, EVERY_KEY.cut(n_buckets)[bucket])
+    aggregate, (view, lo, hi, wanted) = _place(task, output)
+    keys, chosen, schema = aggregate.plan(view, wanted)
 
     def rows() -> pa.Table:
         groups = schema.empty_table()
@@ -192,45 +192,46 @@ def shuffle_read(
             try:
                 groups = merge_parts(tables, keys, chosen, schema)
             except OverflowError as error:
-                raise aggregate.failure(str(error), lo, hi, hint="sum a float column, or smaller groups") from error
-        groups = groups.select(aggregate.names(wanted))
+                raise view.failure(str(error), lo, hi, hint="sum a float column, or smaller groups") from error
+        groups = groups.select(view.with_carried(wanted))
         return output.view.run(
-            of_shares(task, _nothing), task.lower, task.upper, watch=counts.watch, given=(aggregate, groups)
+            of_shares(task, _nothing), task.lower, task.upper, watch=counts.watch, given=(view, groups)
         )
 
     return write_result(task, output, rows, counts)
 
 
 def _final_rows(
-    task: Task, output: OutputPlan, view: Remembered, tables: list[pa.Table], counts: Counts, read: ReadRange,
+    task: Task, output: OutputPlan, kept: Remembered, tables: list[pa.Table], counts: Counts, read: ReadRange,
     keys: KeyRange,
 ) -> TaskResult:  # fmt: skip
     """Compute a range of keys of an operator over all history from its rows."""
-    (source,), (names,) = view.inputs, view.needs(())
+    view = output.view
+    (source,), (names,) = view.inputs, kept.needs(view, ())
     rows = pa.concat_tables(tables) if tables else source.empty().select([*source.carried, *names])
-    error = _too_large(view, rows, task)
+    error = _too_large(view, kept.history.by, rows, task)
     if error is not None:
         return TaskResult(error=plain_error(error))
     before = Lookups(replace(task, keys=keys), output, read)
 
     def made() -> pa.Table:
-        return output.view.run(
+        return view.run(
             of_shares(task, _nothing), task.lower, task.upper, watch=counts.watch, given=(source, rows), before=before
         )
 
     return write_result(task, output, made, counts, before)
 
 
-def _too_large(view: Remembered, rows: pa.Table, task: Task) -> OperatorError | None:
+def _too_large(view: View, by: Names, rows: pa.Table, task: Task) -> OperatorError | None:
     """Return why a bucket is refused: a key has more rows than fit in memory, however they are cut by key."""
     if rows.nbytes <= _BUCKET_BYTES:
         return None
-    hashes, first, n_rows = np.unique(key_hashes(rows, view.operator.by), return_index=True, return_counts=True)
+    hashes, first, n_rows = np.unique(key_hashes(rows, by), return_index=True, return_counts=True)
     hot = int(np.argmax(n_rows))
     size = int(n_rows[hot]) * rows.nbytes // rows.num_rows
     if 2 * size <= _BUCKET_BYTES:
         return None
-    key = key_text(rows.select(view.operator.by), int(first[hot])) if view.operator.by else "the one key of all rows"
+    key = key_text(rows.select(by), int(first[hot])) if by else "the one key of all rows"
     return view.failure(
         f"{int(n_rows[hot])} rows of {key}, about {size >> 20} MiB, among {hashes.shape[0]} keys of a task",
         task.lower,
@@ -245,8 +246,9 @@ def _nothing(*_: object) -> pa.Table:
 
 
 def _place(task: Task, output: OutputPlan) -> tuple[Aggregate, Step]:
-    aggregate = shuffled_aggregate(output.view)
-    assert aggregate is not None
     view = output.view
-    steps = steps_of(view, task.lower, task.upper, tuple(view.schema.names), stop=aggregate)
-    return aggregate, next(step for step in steps if step[0] is aggregate)
+    found = shuffled_aggregate(view)
+    assert found is not None
+    assert isinstance(found.operator, Aggregate)
+    steps = steps_of(view, task.lower, task.upper, tuple(view.schema.names), stop=found)
+    return found.operator, next(step for step in steps if step[0] is found)

@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spark_timely.dataflow.views import Delayed, Replay, View, ordered
+from spark_timely.dataflow.operators.times import DelayBy
+from spark_timely.dataflow.views import Replay, View, ordered
 from spark_timely.errors import DataLossError
 from spark_timely.progress.reachability import Builder, Source, Target
 from spark_timely.time.antichain import Antichain
@@ -60,7 +61,7 @@ class Tracking:
                     self._nodes[node],
                     len(below) or 1,  # the input of a log is for the outputs of this very dataflow that it reads again
                     1,
-                    [[[]]] if isinstance(node, Delayed) else None,
+                    [[[]]] if _delays(node) else None,
                     [(self._nodes[source], 0) for source in below],
                 )
         self._inputs = [leaf for leaf in self._nodes if isinstance(leaf, Replay)]
@@ -70,7 +71,7 @@ class Tracking:
                     builder.add_edge((self._nodes[sink], 0), (self._nodes[leaf], 0))
         self._tracker, _ = builder.build()
         # Where capabilities are held.
-        self._delays = [view for view in self._nodes if isinstance(view, Delayed)]
+        self._delays = [node for node in self._nodes if _delays(node)]
         holding: list[View | Sink] = [*self._inputs, *self._delays, *sinks]
         self._held = dict.fromkeys(holding, Antichain.empty(len(minimum)))
         for node in holding:
@@ -130,8 +131,8 @@ class Tracking:
             if isinstance(node, Replay):
                 known[node] = self._held[node].meet(self._before(node))
             elif isinstance(node, View):
-                known[node] = node.front_of([known[source] for source in node.inputs])
-                moved |= isinstance(node, Delayed) and self._hold(node, known[node])
+                known[node] = node.operator.front_of([known[source] for source in node.inputs])
+                moved |= _delays(node) and self._hold(node, known[node])
         return moved
 
     def _before(self, node: View | Sink) -> Antichain:
@@ -141,6 +142,10 @@ class Tracking:
     def frontier(self, sink: Sink) -> Antichain:
         """Return the frontier of what an output captures: times not beyond it are complete."""
         return self._before(sink)
+
+
+def _delays(node: View | Sink) -> bool:
+    return isinstance(node, View) and isinstance(node.operator, DelayBy)
 
 
 def _went_back(path: str, domain: TimeDomain, frontier: Antichain, before: Antichain) -> DataLossError:

@@ -30,7 +30,8 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from spark_timely.dataflow.engine.shuffle import shuffle_read, shuffle_write
 from spark_timely.dataflow.engine.tasks import OutputPlan, ReadRange, Share, Task, TaskResult, run_task
-from spark_timely.dataflow.views import Join, Names, Replay, View, calls_functions
+from spark_timely.dataflow.operators.joins import Join
+from spark_timely.dataflow.views import Names, Replay, View, calls_functions
 from spark_timely.datasource.catalog import Catalog, FileView
 from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split
 from spark_timely.datasource.reader import read_split
@@ -141,7 +142,7 @@ class Room:
     def look(self, view: View, tables: Sequence[pa.Table]) -> None:
         """Raise `RoomError` where an operator might make too many rows of what it gets."""
         rows = [table.num_rows for table in tables]
-        most = rows[0] * (rows[1] + 1) if isinstance(view, Join) else sum(rows)
+        most = rows[0] * (rows[1] + 1) if type(view.operator) is Join else sum(rows)
         if most > _ROOM_ROWS:
             msg = f"operator {view.name!r} might make {most} rows"
             raise RoomError(msg)

@@ -57,7 +57,7 @@ from spark_timely.dataflow.body import Body
 from spark_timely.dataflow.fingerprint import FINGERPRINT
 from spark_timely.dataflow.kept_logs import KEPT
 from spark_timely.dataflow.logs import Sink, least_time
-from spark_timely.dataflow.views import Replay
+from spark_timely.dataflow.views import Replay, View
 from spark_timely.errors import InvalidUsageError, LogMissingError, SchemaMismatchError, TimelyError, shown
 from spark_timely.log import Log
 from spark_timely.log.files.format import LogFormat
@@ -554,10 +554,8 @@ class ContinualTask(Dataflow):
         with session.under(settings, self.name):
             schema = self._analysed(spark, wanted)
         domain = self.leaves[0].domain
-        view = Body(
-            self.name, domain, schema, tuple(self.leaves), identity=self._view_identity,
-            deletes=kind == "collection", text=self._text,
-        )  # fmt: skip
+        body = Body(self._view_identity, deletes=kind == "collection", text=self._text)
+        view = View(self.name, domain, schema, tuple(self.leaves), operator=body)
         sink = Sink(self.name, view, self.output, "main", f"task {self.name}", self._replaces)
         opened = self._opened()
         self._warn_of_batches(opened)
@@ -798,7 +796,13 @@ class ContinualTask(Dataflow):
         log = self._existing()
         if log is None:
             return []
-        sink = Sink(self.name, Body(self.name, log.domain, log.schema), self.output, "main", f"task {self.name}")
+        sink = Sink(
+            self.name,
+            View(self.name, log.domain, log.schema, operator=Body()),
+            self.output,
+            "main",
+            f"task {self.name}",
+        )
         name = consumer_of(sink, log.core.log_id)
         paths = [each.path for each in self.plan.sources]
         return [(path, name) for path in dict.fromkeys([*paths, self.output])]

@@ -17,6 +17,7 @@ from spark_timely.continual.plan import TaskSource
 from spark_timely.dataflow.body import Body
 from spark_timely.dataflow.logs import Sink, open_logs
 from spark_timely.dataflow.stream import Scope
+from spark_timely.dataflow.views import View
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.log import Log
 from spark_timely.log.core import LogCore
@@ -49,7 +50,7 @@ def engine_of(folder: str) -> TaskEngine:
     scope = Scope("task")
     paths = {name: str(Path(folder) / name) for name in ("in", "reference", "out")}
     leaves = tuple(scope.replay(paths[source.log]).view for source in SOURCES)
-    view = Body("task", leaves[0].domain, SCHEMA, leaves, identity="1", deletes=True)
+    view = View("task", leaves[0].domain, SCHEMA, leaves, operator=Body("1", deletes=True))
     sink = Sink("task", view, paths["out"], "main", "task task")
     plan = TaskPlan(
         "task",

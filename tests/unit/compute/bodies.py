@@ -13,7 +13,7 @@ from spark_timely.continual.engine import TaskPlan
 from spark_timely.continual.plan import StepPlan, TaskSource
 from spark_timely.dataflow.body import Body
 from spark_timely.dataflow.logs import Sink
-from spark_timely.dataflow.views import Replay
+from spark_timely.dataflow.views import Replay, View
 from spark_timely.errors import InvalidUsageError
 from tests.continual import PythonBodies
 from tests.oracles.continual import Row
@@ -79,7 +79,7 @@ class Stand:
             together=True,
         )
         schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
-        view = Body(request.name, domain, schema, leaves, identity=request.node.sql)
+        view = View(request.name, domain, schema, leaves, operator=Body(request.node.sql))
         sink = Sink(request.name, view, request.output, "main", f"task {request.name}")
         made = PythonBodies(bodies[request.node.sql], fails_at=self.fails_at, written=lambda plan: self.written(plan))
         logs = {log.path: log for log in request.logs.values()}

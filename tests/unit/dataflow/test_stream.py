@@ -15,8 +15,9 @@ from spark_timely.dataflow.aggregates import count, max_of, sum_of
 from spark_timely.dataflow.delays import ceil_to, plus, windows
 from spark_timely.dataflow.engine.tasks import OutputPlan
 from spark_timely.dataflow.engine.tracking import Tracking
+from spark_timely.dataflow.operators.rows import FlatMap
 from spark_timely.dataflow.stream import Scope, Stream
-from spark_timely.dataflow.views import FlatMapped, Replay, View, leaves_of, ordered, packed, unpacked
+from spark_timely.dataflow.views import Replay, View, leaves_of, ordered, packed, unpacked
 from spark_timely.errors import CyclicSummaryError, InvalidUsageError, OperatorError, SchemaMismatchError, TimelyError
 from spark_timely.log import Log
 from spark_timely.log.log import create_log
@@ -97,13 +98,14 @@ def test_flat_map_says_whether_its_columns_were_named(stream: Stream) -> None:
         )
 
     views = [stream.flat_map(twice, columns=columns).view for columns in (["n"], None)]
-    assert [view.named for view in views if isinstance(view, FlatMapped)] == [True, False]
+    operators = [view.operator for view in views]
+    assert [each.columns for each in operators if isinstance(each, FlatMap)] == [("n",), None]
     with pytest.raises(InvalidUsageError, match="found function=3"):
         stream.flat_map(3)  # type: ignore[arg-type]
 
 
 def test_select_says_what_it_computes(stream: Stream) -> None:
-    assert stream.select("k", m=pc.field("n") * 2).view.describe() == "k, m=multiply_checked(n, 2)"
+    assert stream.select("k", m=pc.field("n") * 2).view.operator.describe() == "k, m=multiply_checked(n, 2)"
 
 
 def test_options_of_a_path_are_those_given_first(log: Log, tmp_path: Path) -> None:
