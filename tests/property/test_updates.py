@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from spark_timely.dataflow import views
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import ceil_to, plus
 from spark_timely.dataflow.engine import steps, tasks
 from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.operators import collections
 from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.errors import SinceViolationError, TimelyError
 from spark_timely.log import Log
@@ -351,12 +351,12 @@ def counted_once(patch: pytest.MonkeyPatch) -> None:
 
 def zero_kept(patch: pytest.MonkeyPatch) -> None:
     """A sum is that of the rows that add."""
-    found = views.summed_updates
+    found = collections.summed_updates
 
     def wrong(domain: Any, rows: pa.Table) -> pa.Table:
         return found(domain, rows.filter(pc.field("_diff") > 0))
 
-    patch.setattr(views, "summed_updates", wrong)
+    patch.setattr(collections, "summed_updates", wrong)
 
 
 # With the seed that finds it with the least work, which is tried first.
