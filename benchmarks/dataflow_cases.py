@@ -503,7 +503,7 @@ from spark_timely.spark.dataflows.tasks import catalog_of, run_one
 entry = lambda path, name: next(int(x.split()[1]) for x in open(path) if x.startswith(name))
 peak = lambda: entry("/proc/self/status", "VmHWM") / 1024
 path, folder, step, kind = sys.argv[1:]
-size = int(open_log(path).files().sizes.sum()) / 2**20
+size = int(open_log(path).core.files().sizes.sum()) / 2**20
 before = peak()
 scope = Scope("alone")
 rows = scope.replay(path)

@@ -205,7 +205,7 @@ class World:
 
 def killed_at(engine: Engine, nth: int) -> None:
     """Let an engine die before its nth append."""
-    append, left = engine._append, [nth]
+    append, left = engine._outputs.append, [nth]
 
     def dying(*args: Any) -> StreamState | None:
         left[0] -= 1
@@ -213,7 +213,7 @@ def killed_at(engine: Engine, nth: int) -> None:
             raise KilledError
         return append(*args)
 
-    engine._append = dying  # type: ignore[method-assign]
+    engine._outputs.append = dying  # type: ignore[method-assign]
 
 
 def news_of(world: World, coming: Iterator[Commit], rng: random.Random) -> None:
@@ -336,7 +336,7 @@ def test_dataflow_equals_the_sequential_program_despite_kills(
                 except KilledError:
                     engines[which] = world.engine()
                     turn = "wait"
-                engines[which].__dict__.pop("_append", None)
+                engines[which]._outputs.__dict__.pop("append", None)
             world.check(caught_up=turn != "wait")
         world.engine().advance(runner(world.storage))
         world.check(caught_up=True)

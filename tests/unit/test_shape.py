@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
+
 import pytest
 
 from scripts.size import LARGE, code_lines, sizes
@@ -80,3 +84,77 @@ def test_operators_are_defined_in_one_package() -> None:
         each.__module__ for each in operators() if not each.__module__.startswith("spark_timely.dataflow.operators.")
     }
     assert apart == parts
+
+
+FORWARDING = {
+    "answers.peek.pause": "a wait without a result, where one is said",
+    "continual.plan.deletes": "public: a word for a class",
+    "continual.plan.newest": "public: a word for a class",
+    "dataflow.delays.ceil_to": "public: a word for a class",
+    "dataflow.delays.plus": "public: a word for a class",
+    "log.log.forget_logs": "public to other modules: what is kept is private",
+    "log.machine.since.needed_by_contents": "says why it is this frontier; `needed_by_changes` has another",
+    "log.store.delta._pause": "tests replace it",
+    "progress.subgraph.Subgraph._output_changes": "tests replace it",
+    "protocol.rules._rebuild": "what is pickled",
+    "spark.base.shipping.Carried.__call__": "an interface: what is carried is called",
+    "testing.driver.ManualClock.__init__": "checks as `set` does",
+    "time.antichain._rebuild": "what is pickled",
+}
+"""Functions that do nothing but call another with what they were given, and why."""
+
+
+def forwarding(tree: ast.AST, name: str) -> Iterator[str]:
+    """Give the functions whose only statement calls another with all their parameters and nothing else."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from (
+                each
+                for each in forwarding(node, f"{name}.{node.name}")
+                if (last := each.rpartition(".")[2]).startswith("_") or each.count(".") > name.count(".") + 2
+                if not (last.startswith("__") and last not in ("__init__", "__call__"))
+            )
+        elif isinstance(node, ast.FunctionDef):
+            yield from forwarding(node, name)
+            body = [
+                part for part in node.body if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
+            ]
+            match body:
+                case [ast.Return(value=ast.Call() as call)] | [ast.Expr(value=ast.Call() as call)]:
+                    if not node.decorator_list and _given(call) == _parameters(
+                        node, method=isinstance(tree, ast.ClassDef)
+                    ):
+                        yield f"{name}.{node.name}"
+
+
+def _parameters(node: ast.FunctionDef, *, method: bool) -> list[str]:
+    given = node.args
+    named = [each.arg for each in (*given.posonlyargs, *given.args)][int(method) :]
+    more = [each.arg for each in (given.vararg, *given.kwonlyargs, given.kwarg) if each is not None]
+    return sorted([*named, *more])
+
+
+def _given(call: ast.Call) -> list[str] | None:
+    if not re.fullmatch(r"[\w.]+", ast.unparse(call.func)):
+        return None
+    values = [each.value if isinstance(each, ast.Starred) else each for each in call.args]
+    names = [each.id for each in (*values, *(each.value for each in call.keywords)) if isinstance(each, ast.Name)]
+    return sorted(names) if len(names) == len(values) + len(call.keywords) else None
+
+
+def test_no_function_only_forwards() -> None:
+    found = set()
+    for name, file in modules().items():
+        found |= set(forwarding(ast.parse(file.read_text()), name.removeprefix("spark_timely.")))
+    assert found == set(FORWARDING)
+
+
+def test_function_that_only_forwards_is_found() -> None:
+    text = (
+        "def f(a, *b, c):\n    'Words.'\n    return g(a, *b, c=c)\nclass C:\n    def _m(self, a):\n        self.n(a)\n"
+    )
+    others = (
+        "def f(a):\n    return g(a, 1)\ndef h(a):\n    return a + 1\nclass C:\n    def m(self, a):\n        self.n(a)\n"
+    )
+    assert list(forwarding(ast.parse(text), "x")) == ["x.f", "x.C._m"]
+    assert not list(forwarding(ast.parse(others), "x"))

@@ -585,7 +585,8 @@ class Engine:
                 continue
             metrics, n_dead = self._metrics(mine), sum(file.n_rows for file in files if file.event == "dead")
             begins = self._beginnings.said(sink, state, step.begins)
-            after = self._append(sink, state, files, step.upper, OutputNote(inputs[sink], metrics, begins=begins))
+            note = OutputNote(inputs[sink], metrics, begins=begins)
+            after = self._outputs.append(sink, state, files, step.upper, note)
             if after is not None and begins is not None:
                 self._forget_before(sink, after)
             if after is not None and n_dead:
@@ -775,11 +776,6 @@ class Engine:
         ]
         if files or later:
             self._logs[sink.path].core.discard_refused([*files, *later])
-
-    def _append(
-        self, sink: Sink, state: StreamState, files: Sequence[DataFile], upper: Antichain, note: OutputNote
-    ) -> StreamState | None:
-        return self._outputs.append(sink, state, files, upper, note)
 
     def _run(
         self, steps: Sequence[_Planned], outputs: Sequence[OutputPlan], tasks: Sequence[Task], run_tasks: RunTasks

@@ -796,13 +796,8 @@ class ContinualTask(Dataflow):
         log = self._existing()
         if log is None:
             return []
-        sink = Sink(
-            self.name,
-            View(self.name, log.domain, log.schema, operator=Body()),
-            self.output,
-            "main",
-            f"task {self.name}",
-        )
+        view = View(self.name, log.domain, log.schema, operator=Body())
+        sink = Sink(self.name, view, self.output, "main", f"task {self.name}")
         name = consumer_of(sink, log.core.log_id)
         paths = [each.path for each in self.plan.sources]
         return [(path, name) for path in dict.fromkeys([*paths, self.output])]

@@ -275,7 +275,7 @@ def test_steps_of_a_job_stay_within_the_bytes_of_one(tmp_path: Path, log: Log) -
 
 def test_drop_between_two_appends_of_a_job_ends_it(tmp_path: Path, log: Log) -> None:
     scope, made, clock = made_of(tmp_path, log, run="one")
-    append, left = made._append, [5]
+    append, left = made._outputs.append, [5]
 
     def dropping(*args: object) -> object:
         left[0] -= 1
@@ -283,7 +283,7 @@ def test_drop_between_two_appends_of_a_job_ends_it(tmp_path: Path, log: Log) -> 
             drop_output(open_log(str(tmp_path / "out")), scope.sinks[0], "one")
         return append(*args)  # type: ignore[arg-type]
 
-    made._append = dropping  # type: ignore[method-assign, assignment]
+    made._outputs.append = dropping  # type: ignore[method-assign, assignment]
     jobs = Jobs(scope, clock)
     done = made.advance(jobs)
     assert jobs.sizes == [1, 2, 4]
