@@ -1,22 +1,26 @@
 """Threads and pools of threads: the one place that starts them.
 
 A *thread* is a daemon: a process that ends does not wait for it, and what it had begun is decided by the log, as
-behind a kill. A *pool* is waited for by a process that ends, and takes nothing more from then on: `begun` and `at_once`
-then do in the caller's thread what a pool refuses. Neither is there in a child that was forked: a module that keeps one
-keeps it by the id of its process, or makes another there (`os.register_at_fork`). The name of each is `spark_timely-`
-and what it does.
+behind a kill. *Cached threads* are daemons that wait for the next call. A *pool* is waited for by a process that ends,
+and takes nothing more from then on: `begun` and `at_once` then do in the caller's thread what a pool refuses. Neither
+is there in a child that was forked: a module that keeps a pool keeps it by the id of its process, or makes another
+there (`os.register_at_fork`). The name of each is `spark_timely-` and what it does.
 """
 
 from __future__ import annotations
 
+import os
+import queue
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["aside", "at_once", "begun", "pool", "python_ends"]
+__all__ = ["CachedThreads", "aside", "at_once", "begun", "pool", "python_ends"]
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -43,6 +47,96 @@ def aside(name: str, act: Callable[_P, object], /, *given: _P.args, **more: _P.k
     thread = threading.Thread(target=act, args=given, kwargs=more, name=f"spark_timely-{name}", daemon=True)
     thread.start()
     return thread
+
+
+class CachedThreads:
+    """Daemon threads that wait for the next call when one is done: no call waits for another one.
+
+    A child that was forked begins without any.
+
+    Parameters
+    ----------
+    name : str
+        What they do: ``peek``.
+    idle_s : float, optional
+        After how many seconds a thread that waits ends; by `end` alone unless given.
+
+    Examples
+    --------
+    >>> threads = CachedThreads("example")
+    >>> threads.submit(len, "abc").result()
+    3
+    >>> threads.end()
+    """
+
+    def __init__(self, name: str, /, *, idle_s: float | None = None) -> None:
+        self._name, self._idle_s = name, idle_s
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process, self._lock, self._ended = os.getpid(), threading.Lock(), False
+        self._waiting: list[queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]] = []
+
+    @property
+    def n_waiting(self) -> int:
+        """Threads that wait for a call."""
+        return len(self._waiting)
+
+    def submit(self, do: Callable[_P, _R], /, *given: _P.args, **more: _P.kwargs) -> Future[_R]:
+        """Call a function in a thread that waits, or in another one.
+
+        The thread waits again before its result is there. Who sets the result before it does not hear of it.
+        """
+        if self._process != os.getpid():
+            self._begin()
+        with self._lock:
+            inbox = self._waiting.pop() if self._waiting else None
+        if inbox is None:
+            inbox = queue.SimpleQueue()
+            aside(self._name, self._run, inbox)
+        future: Future[_R] = Future()
+        inbox.put((future, partial(do, *given, **more)))
+        return future
+
+    def _run(self, inbox: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
+        while True:
+            try:
+                call = inbox.get(timeout=self._idle_s)
+            except queue.Empty:
+                with self._lock:
+                    if inbox in self._waiting:
+                        self._waiting.remove(inbox)
+                        return
+                continue  # it was taken just now: its call is about to come
+            if call is None:
+                return
+            future, do = call
+            result: object = None
+            failed: BaseException | None = None
+            try:
+                result = do()
+            except BaseException as error:  # noqa: BLE001 - who waits for the result gets it
+                failed = error
+            with self._lock:
+                ended = self._ended
+                if not ended:
+                    self._waiting.append(inbox)
+            with suppress(InvalidStateError):
+                if failed is None:
+                    future.set_result(result)
+                else:
+                    future.set_exception(failed)
+            del call, future, do, result, failed  # as long as this waits for another one
+            if ended:
+                return
+
+    def end(self) -> None:
+        """Let each thread end once it has nothing to do."""
+        with self._lock:
+            self._ended = True
+            waiting, self._waiting = self._waiting, []
+        for inbox in waiting:
+            inbox.put(None)
 
 
 def pool(name: str, most: int, /, *, initializer: Callable[[], object] | None = None) -> ThreadPoolExecutor:

@@ -13,7 +13,6 @@ Invariants
 from __future__ import annotations
 
 import os
-import queue
 import threading
 import time as clock
 import weakref
@@ -46,7 +45,7 @@ from spark_timely.log.machine.since import may_read, needed_by_contents
 from spark_timely.log.store.storage import checked_options
 from spark_timely.log.wait import wait_until
 from spark_timely.predicate import parse_predicate
-from spark_timely.threads import aside
+from spark_timely.threads import CachedThreads
 from spark_timely.time.antichain import Antichain
 from spark_timely.trace.updates import Updates
 
@@ -435,50 +434,12 @@ def start_peek(
         _Request(target, as_of, keys, where, select, order_by, limit, offset, max_bytes, forgotten, timeout_s,
                  storage_options, scan_limit, job)
     )  # fmt: skip
-    _threads.begin(begun._run)
+    _threads.submit(begun._run)
     return begun
 
 
-class _Threads:
-    """Threads that answer peeks, and wait for the next one a while: each keeps the logs that it opened.
-
-    A process that ends does not wait for them.
-    """
-
-    def __init__(self) -> None:
-        self.forget()
-        # A child that was forked has none of them.
-        os.register_at_fork(after_in_child=self.forget)
-
-    def forget(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: list[queue.SimpleQueue[Callable[[], None]]] = []
-
-    def begin(self, call: Callable[[], None]) -> None:
-        """Have a thread call something: one that waits, or a new one."""
-        with self._lock:
-            inbox = self._waiting.pop() if self._waiting else None
-        if inbox is None:
-            inbox = queue.SimpleQueue()
-            aside("peek", self._run, inbox)
-        inbox.put(call)
-
-    def _run(self, inbox: queue.SimpleQueue[Callable[[], None]]) -> None:
-        while True:
-            try:
-                call = inbox.get(timeout=_IDLE_S)
-            except queue.Empty:
-                with self._lock:
-                    if inbox in self._waiting:
-                        self._waiting.remove(inbox)
-                        return
-                continue  # it was taken just now: its call is about to come
-            call()
-            with self._lock:
-                self._waiting.append(inbox)
-
-
-_threads = _Threads()
+# Each keeps the logs that it opened.
+_threads = CachedThreads("peek", idle_s=_IDLE_S)
 
 
 # Answering -----------------------------------------------------------------------------------------------

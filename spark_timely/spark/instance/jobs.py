@@ -23,10 +23,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from pyspark.errors import PySparkException
 
@@ -35,7 +33,7 @@ from spark_timely.errors import CanceledError, InvalidUsageError, OperatorError,
 from spark_timely.masking import masked_logger
 from spark_timely.spark.base.compat import is_remote
 from spark_timely.spark.base.tags import end_tagged, is_pinned, tagged
-from spark_timely.threads import aside
+from spark_timely.threads import CachedThreads, aside
 from spark_timely.work import Backoff
 
 if TYPE_CHECKING:
@@ -107,15 +105,12 @@ class Pools:
         self._jobs[number] -= 1
 
 
-@dataclass(eq=False)
-class _Job:
+class _Job(NamedTuple):
     """A job that somebody waits for."""
 
     name: str
-    act: Callable[[SparkSession], Any]
     fresh: bool
     again: bool
-    future: Future[Any] = field(default_factory=Future)
 
 
 class Jobs:
@@ -159,8 +154,8 @@ class Jobs:
         self._pools = Pools(POOLS)
         self._clones: dict[int, SparkSession] = {}
         self._interruptible: list[SparkSession] = []
-        self._running: dict[_Job, None] = {}
-        self._threads: list[SimpleQueue[_Job | None]] = []
+        self._running: dict[Future[Any], _Job] = {}
+        self._threads = CachedThreads("job")
         self._ending = False
         self._here = threading.local()  # `pool` of the job of a thread
         # Held while another session is made: all that need one wait for that (invariant 1).
@@ -294,43 +289,20 @@ class Jobs:
         CanceledError
             If there is no session, it was lost meanwhile, or the instance ends.
         """
-        job = _Job(name, act, fresh, again)
+        job = _Job(name, fresh, again)
         with self._lock:
             if self._ending:
                 raise self._ended(job)
-            self._running[job] = None
-            todo = self._threads.pop() if self._threads else None
-        if todo is None:
-            todo = SimpleQueue()
-            aside("job", self._work, todo)
-        todo.put(job)
-        found: _T = job.future.result()
-        return found
-
-    def _work(self, todo: SimpleQueue[_Job | None]) -> None:
-        """Run jobs in this thread, one after another."""
-        while (job := todo.get()) is not None:
-            result: object = None
-            failed: BaseException | None = None
-            try:
-                result = self._run(job)
-            except BaseException as error:  # noqa: BLE001 - the caller that waits gets it
-                failed = error
+            future = self._threads.submit(self._run, job, act)
+            self._running[future] = job
+        try:
+            found: _T = future.result()
+            return found
+        finally:
             with self._lock:
-                self._running.pop(job, None)
-                ends = self._ending
-                if not ends:
-                    self._threads.append(todo)
-            with suppress(InvalidStateError):  # nobody waits any more
-                if failed is None:
-                    job.future.set_result(result)
-                else:
-                    job.future.set_exception(failed)
-            del job, result, failed  # as long as this waits for another one
-            if ends:
-                return
+                del self._running[future]
 
-    def _run(self, job: _Job) -> object:
+    def _run(self, job: _Job, act: Callable[[SparkSession], _T]) -> _T:
         tried = False
         while True:  # at most twice
             used = spark = self._live(asked=job.fresh or tried)
@@ -338,7 +310,7 @@ class Jobs:
                 with self._in_pool(spark, job) as (session, pool):
                     used = session
                     with self._marked(session, pool):
-                        return job.act(session)
+                        return act(session)
             except Exception as error:
                 if self._ending:
                     raise self._ended(job) from error
@@ -473,26 +445,24 @@ class Jobs:
         """
         with self._lock:
             self._ending = True
-            running, sessions = list(self._running), list(self._interruptible)
+            running, sessions = dict(self._running), list(self._interruptible)
         until = self._now() + wait_s
         while running and self._now() < until:
             for spark in sessions:
                 aside("act", partial(end_tagged, spark, self._tag))
-            wait([job.future for job in running], max(min(until - self._now(), _INTERRUPT_S), 0.0))
-            running = [job for job in running if not job.future.done()]
-        for job in running:
-            with suppress(InvalidStateError):
-                job.future.set_exception(self._ended(job))
-        return [job.name for job in running]
+            wait(running, max(min(until - self._now(), _INTERRUPT_S), 0.0))
+            running = {future: job for future, job in running.items() if not future.done()}
+        for future, job in running.items():
+            with suppress(InvalidStateError):  # it has ended just now
+                future.set_exception(self._ended(job))
+        return [job.name for job in running.values()]
 
     def end(self) -> None:
         """Let go of threads and of clones of the session. May be called again."""
         with self._lock:
             self._ending = True
-            threads, self._threads = self._threads, []
             left, self._clones = list(self._clones.values()), {}
-        for todo in threads:
-            todo.put(None)
+        self._threads.end()
         aside("act", partial(_release, left))
 
 

@@ -525,8 +525,8 @@ def test_threads_of_peeks_are_used_again(tmp_path: Path) -> None:
         used |= {each.ident for each in threading.enumerate() if each.name == "spark_timely-peek"}
         # It is given back right after the answer.
         deadline = threading.Event()
-        while not peeks._threads._waiting:
+        while not peeks._threads.n_waiting:
             deadline.wait(0.001)
-    assert len(used) <= len(peeks._threads._waiting) + 1
+    assert len(used) <= peeks._threads.n_waiting + 1
     many = [start_peek(tmp_path / "log") for _ in range(20)]
     assert [each.result(timeout_s=60).num_rows for each in many] == [1] * 20
