@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 import spark_timely as st
 from spark_timely import functions as tf
-from spark_timely.dataflow.engine.steps import MOST_TOGETHER, Engine, advance_all
+from spark_timely.dataflow.engine.steps import MOST_TOGETHER, Engine
 from spark_timely.dataflow.logs import open_logs
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflows.tasks import SparkTasks, catalog_of
@@ -374,7 +374,7 @@ class DataflowCases:
         def look(rows: DataFrame, batch_id: int) -> None:
             del batch_id
             engine = Engine("bench", flow.sinks, flow.storage, files_of=catalog_of)
-            advance_all([engine], SparkTasks(rows.sparkSession, flow.storage), lives=False)
+            engine.advance(SparkTasks(rows.sparkSession, flow.storage))
 
         def by_clock() -> None:
             open_logs(flow.sinks, flow.storage)

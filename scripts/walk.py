@@ -32,7 +32,7 @@ from spark_timely.dataflow.engine.steps import Engine  # noqa: E402
 from spark_timely.dataflow.stream import Scope  # noqa: E402
 from spark_timely.spark.base.schema import spark_schema  # noqa: E402
 from spark_timely.spark.dataflows.tasks import catalog_of  # noqa: E402
-from tests.property.test_continual import idle, no_tasks  # noqa: E402
+from tests.property.test_continual import idle  # noqa: E402
 from tests.property.test_dataflow import runner  # noqa: E402
 from tests.unit.answers.support import SCHEMA, append, index  # noqa: E402
 from tests.unit.continual.test_engine_rules import Story  # noqa: E402
@@ -121,7 +121,7 @@ def through_a_task(folder: Path) -> dict[str, Walk]:
             else:
                 replica.engine.begin()
                 with walk.taken():
-                    replica.engine.step(no_tasks)
+                    replica.engine.step()
     return {"step": walk}
 
 

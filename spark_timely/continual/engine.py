@@ -31,9 +31,8 @@ import pyarrow as pa
 
 from spark_timely.continual.plan import Bodies, Expectation, SourcePlan, StepPlan, TaskSource
 from spark_timely.continual.sink import SinkState, takes_snapshot
-from spark_timely.dataflow.engine.inputs import Inputs
-from spark_timely.dataflow.engine.outputs import Outputs, note_of, passes
-from spark_timely.dataflow.engine.steps import Appended, Retained, is_cancelled
+from spark_timely.dataflow.engine.inputs import Inputs, Retained, Retainers
+from spark_timely.dataflow.engine.outputs import Outputs, OutputWork, note_of, passes
 from spark_timely.dataflow.logs import least_time, refreshed
 from spark_timely.errors import (
     DataLossError,
@@ -52,10 +51,10 @@ from spark_timely.protocol.note import OutputNote, TaskNote
 from spark_timely.spark.base.beginnings import beginning
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
+from spark_timely.work import Appended, is_cancelled
 
 if TYPE_CHECKING:
     from spark_timely.dataflow.engine.cutting import Files
-    from spark_timely.dataflow.engine.steps import RunTasks
     from spark_timely.dataflow.logs import Sink
     from spark_timely.log import Log
     from spark_timely.log.machine.state import DataFile, StreamState
@@ -181,8 +180,8 @@ class _Known(NamedTuple):
     times: IntArray
 
 
-class TaskEngine:
-    """Runs a continual task. It has the interface of `spark_timely.dataflow.engine.steps.Engine`.
+class TaskEngine(OutputWork):
+    """Runs a continual task.
 
     Parameters
     ----------
@@ -235,86 +234,41 @@ class TaskEngine:
         check_roles(plan, sink, self._logs)
         self._files = {path: files_of(log) for path, log in self._logs.items()}
         self._from = Inputs([sink], self._logs)
-        self._outputs = Outputs([sink], self._logs, self._from, run, tries=tries, now=now)
+        consumer = consumer_of(sink, self._logs[sink.path].core.log_id)
+        retainers = Retainers(self._logs, retain, consumer, f"task {plan.name!r}", _log)
+        super().__init__(Outputs([sink], self._logs, self._from, run, tries=tries, now=now), retainers, now)
         self._writes, self._may_write = not plan.read_only, may_write
         if self._writes:
             self._outputs.claim()
-        self._retain, self._retained = retain, dict[str, Retained]()
-        self._unretained: set[str] = set()
-        self._consumer = consumer_of(sink, self._logs[sink.path].core.log_id)
-        self._now = now
         # Inputs may begin at several times: nothing comes before the first of them.
         self._domain = TimeDomain(sink.view.domain.types, least_time(sink.view))
         self._least, self._most = self._domain.types[0].lo, self._domain.types[0].hi
         self._known: dict[TaskSource, _Known] = {}
         self._storages: dict[str, TableStorage] = {}
-        self._pinned, self._idle = False, False
         self._frontiers: dict[str, Antichain] = {}
         self._state: StreamState | None = None
 
-    # As an engine of a query ---------------------------------------------------------------------------
+    # As work of a query --------------------------------------------------------------------------------
 
     @property
-    def failures(self) -> list[Exception]:
-        """The failure that stopped the output."""
-        return list(self._outputs.failures.values())
-
-    @property
-    def unreported_failures(self) -> list[Exception]:
-        """Those of the failures that could not be written into the output's log, and do not pass."""
-        return self._outputs.unreported_failures
-
-    @property
-    def dropped(self) -> bool:
-        """Whether somebody has dropped the task from this run of the query."""
-        return self._outputs.dropped
-
-    @property
-    def may_move(self) -> bool:
-        """Whether the output may move again by itself."""
+    def may_move(self) -> bool:  # noqa: D102 - see `Work`
         error = self._outputs.failures.get(self._sink)
         failed = error is not None and not passes(type(error).__name__)
         return not self.dropped and not failed and not (self._state is not None and self._state.closed)
 
     @property
-    def rest(self) -> float | None:
-        """After how many seconds there is something to do although no input moves; None: there is nothing."""
-        if self.dropped:
-            return None
-        due = self._outputs.due(bounded=self._pinned)
-        if not self._idle:
-            return 0.0
-        if not self._writes and not self._pinned:
-            return _ASK_S
-        return None if due is None else max(due - self._now(), 0.0)
+    def rest(self) -> float | None:  # noqa: D102 - see `Work`
+        asks = self._idle and not self._writes and not self._pinned and not self.dropped
+        return _ASK_S if asks else super().rest
 
-    def begin(self, *, pinned: bool = False) -> None:
-        """Begin a series of steps: logs are looked at again. With `pinned` the sources then stay as they are."""
+    def begin(self, *, pinned: bool = False) -> None:  # noqa: D102 - see `Work`
         self._pinned, self._idle, self._frontiers = pinned, False, {}
         if pinned:
             self._outputs.wake(bounded=True)
 
-    @property
-    def unretained(self) -> frozenset[str]:
-        """Paths of logs that it cannot retain, and does not try to any more."""
-        return frozenset(self._unretained)
-
-    def end(self) -> None:
-        """Renew nothing any more; what is retained expires unless the task is started again."""
-        for retained in self._retained.values():
-            retained.end()
-
-    def step(self, run_tasks: RunTasks, /, *, most: int = 1) -> list[Appended] | None:
-        """Take the next step: one commit; None where nothing is to be done.
-
-        Parameters
-        ----------
-        run_tasks : callable
-            Not used: a body is none of a dataflow's tasks.
-        most : int
-            Not used.
-        """
-        del run_tasks, most
+    def step(self, *, most: int | None = None) -> list[Appended] | None:
+        """Take the next step: one commit; None where nothing is to be done."""
+        del most  # there is never more than one
         self._outputs.wake(bounded=self._pinned)
         look = self._look()
         done = None if look is None or look.state.closed else self._next(look)
@@ -789,22 +743,12 @@ class TaskEngine:
     def _hold(self, look: _Look) -> None:
         """Retain what the task needs, and refuse what a log has forgotten of it (invariant 5)."""
         for path, needed in self._needed(look).items():
-            log = self._logs[path]
-            if not may_read(log.since(), needed):
+            if not may_read(self._logs[path].since(), needed):
                 raise self._forgotten(path, needed)
-            if self._retain is None or path in self._unretained:
-                continue
             try:
-                if path not in self._retained:
-                    self._retained[path] = self._retain(log, self._consumer)
-                self._retained[path].stand(needed, self._sink.owner, log)
+                self._retainers.stand(path, needed, self._sink.owner)
             except SinceViolationError as error:
                 raise self._forgotten(path, needed) from error
-            except TimelyError as error:
-                self._unretained.add(path)
-                _log.warning(
-                    "task %r does not retain log %r, which may forget what it needs: %s", self.name, path, error
-                )
 
     def _forgotten(self, path: str, needed: Antichain) -> SinceViolationError:
         log = self._logs[path]

@@ -31,7 +31,7 @@ from spark_timely.log.log import Log, create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflows.tasks import catalog_of
 from tests.golden.lasting import Facts, Thing, indexes_below, kept_facts, log_facts, logs_below, rows_hash
-from tests.property.test_dataflow import runner
+from tests.property.test_dataflow import runner, with_runner
 from tests.unit.compute.instances import handle
 from tests.unit.sink.driver import MIN, SinkDriver
 
@@ -447,7 +447,7 @@ def step(folder: Path, steps: int | None, times: int = 2) -> None:
         return
     engine.begin()
     for _ in range(steps):
-        engine.step(run)
+        with_runner(engine, run).step()
 
 
 def logs_of_dataflow(folder: Path) -> None:
@@ -564,7 +564,7 @@ def run_fragile(folder: Path, run: str) -> None:
     rows.filter("n > 0").capture(folder / "good")
     engine = Engine("fragile", scope.sinks, scope.storage, files_of=catalog_of, limits=Limits(times=1), run=run)
     engine.begin()
-    while engine.step(runner(scope.storage)) is not None:
+    while with_runner(engine, runner(scope.storage)).step() is not None:
         pass  # an output that failed is left
 
 

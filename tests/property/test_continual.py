@@ -583,10 +583,6 @@ def forgotten(output: dict[int, dict[Row, int]], since: int, kind: str) -> dict[
 # Histories --------------------------------------------------------------------------------------------
 
 
-def no_tasks(*_: Any) -> Any:
-    raise AssertionError
-
-
 def advance(world: World, replica: Replica, steps: int = 1000) -> Replica | None:
     """Let a replica take steps; return it if it may live on."""
     engine = replica.engine
@@ -596,7 +592,7 @@ def advance(world: World, replica: Replica, steps: int = 1000) -> Replica | None
     try:
         engine.begin()
         for _ in range(steps):
-            if engine.step(no_tasks) is None:
+            if engine.step() is None:
                 idle = not engine.failures
                 break
     except KilledError:
@@ -660,7 +656,7 @@ def advance_up(world: World) -> None:
         return
     world.up.engine.begin()
     for _ in range(world.rng.randint(1, 6)):
-        if world.up.engine.step(no_tasks) is None:
+        if world.up.engine.step() is None:
             break
     for error in world.up.engine.failures:
         raise error
@@ -760,7 +756,7 @@ def finish(world: World, replicas: Sequence[Replica | None]) -> None:
     world.close()
     if world.up is not None:
         world.up.engine.begin()
-        while world.up.engine.step(no_tasks) is not None:
+        while world.up.engine.step() is not None:
             pass
         assert not world.up.engine.failures
     last = world.replica()
@@ -1030,7 +1026,7 @@ def idle(replica: Replica, *, failing: bool = False) -> list[bool]:
     """Let a replica take all steps that are there; return for each of its commits whether it was the first."""
     replica.engine.begin()
     done = []
-    while (found := replica.engine.step(no_tasks)) is not None:
+    while (found := replica.engine.step()) is not None:
         done.append(found[0].won)
     assert bool(replica.engine.failures) == failing
     return done
@@ -1158,7 +1154,7 @@ def test_a_step_of_many_times_that_lost_is_smaller_afterwards(tmp_path: Path) ->
     def overtake() -> None:
         winner.engine._at_once = 2
         winner.engine.begin()
-        winner.engine.step(no_tasks)
+        winner.engine.step()
 
     loser.bodies.written = once(overtake)
     assert idle(loser)[:1] == [False]

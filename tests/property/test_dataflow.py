@@ -28,7 +28,7 @@ from spark_timely.dataflow.delays import Shift, ceil_to, plus, windows
 from spark_timely.dataflow.engine import cutting
 from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES
 from spark_timely.dataflow.engine.shuffle import shuffle_read, shuffle_write
-from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, rest_of
+from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.engine.tracking import Tracking
 from spark_timely.dataflow.logs import Sink
@@ -44,6 +44,7 @@ from spark_timely.spark.dataflows.tasks import buckets_of, catalog_of, pieces_of
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeType
+from spark_timely.work import Bounds, advance_all, rest_of
 from tests.oracles.dataflow_model import DONE, Row, Spec, below_of, frontier_of, rows_of
 from tests.oracles.replay_model import Frontier, Time, is_beyond, minimal
 from tests.support import examples
@@ -112,6 +113,13 @@ def copies(rows: pa.Table) -> pa.Table:
 
 def row_of(k: str | None, n: int) -> pa.Table:
     return pa.table({"k": pa.array([k]), "n": [n], "v": pa.array([None], pa.float64())}, schema=SCHEMA)
+
+
+def with_runner(made: Any, run_tasks: Any) -> Any:
+    """Return an engine, or several, which have what runs their tasks."""
+    for engine in made if isinstance(made, list) else [made]:
+        engine.run_tasks = run_tasks
+    return made
 
 
 def runner(storage: dict[str, dict[str, str]], before: Callable[[], None] = lambda: None) -> Any:
@@ -324,9 +332,9 @@ def test_dataflow_equals_the_sequential_program_despite_kills(
             if turn == "news":  # comes while a step runs, of a query that lives and returns before all is done
                 news = partial(news_of, world, coming, rng)
                 bounds = Bounds(None, rng.randrange(1, 4))
-                advance_all([engines[which]], runner(world.storage, news), lives=True, bounds=bounds)
+                advance_all(with_runner([engines[which]], runner(world.storage, news)), lives=True, bounds=bounds)
                 while rest_of([engines[which]]) is not None:
-                    advance_all([engines[which]], runner(world.storage), lives=True, bounds=bounds)
+                    advance_all(with_runner([engines[which]], runner(world.storage)), lives=True, bounds=bounds)
             elif turn == "race":
                 other = partial(engines[1 - which].advance, runner(world.storage))
                 engines[which].advance(runner(world.storage, other))

@@ -30,7 +30,7 @@ from spark_timely.spark.capture import foreach_batch
 from spark_timely.spark.dataflows.tasks import catalog_of, run_one
 from spark_timely.spark.tasks import arrow_bodies, bodies
 from spark_timely.trace.folder import newest_spine
-from tests.property.test_dataflow import runner
+from tests.property.test_dataflow import runner, with_runner
 from tests.unit.sink.driver import SCHEMA, SinkDriver, rows
 from tests.unit.spark.capture import test_foreach_batch as captures
 
@@ -118,7 +118,7 @@ def engine(scope: Scope, run: str) -> Engine:
 
 
 def to_end(made: Engine, run: Any) -> None:
-    while made.step(run) is not None:
+    while with_runner(made, run).step() is not None:
         pass
 
 

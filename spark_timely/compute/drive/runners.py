@@ -21,7 +21,7 @@ Invariants
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from spark_timely.compute.instance import Running
     from spark_timely.continual.plan import Bodies
     from spark_timely.dataflow.engine.arranged import RunTasks
-    from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
     from spark_timely.log.log import Log
     from spark_timely.protocol.note import Fence
     from spark_timely.time.domain import TimeDomain
@@ -421,8 +420,9 @@ class _OperatorRunner(Runner):
     def step(self, run_tasks: RunTasks, max_bytes: int | None = None) -> bool:
         assert self.engine is not None
         self.engine.limits = Limits(size_bytes=max_bytes or _STEP_BYTES)
+        self.engine.run_tasks = run_tasks
         self.engine.begin()
-        done = self.engine.step(run_tasks)
+        done = self.engine.step()
         for arranged, look, leaf in self._arranged.values():
             log = self.engine.log_at(leaf.path)
             log.refresh()
@@ -553,7 +553,7 @@ class _TaskRunner(Runner):
         )
         self.engine.begin()
         if note_of(output.core.stream(sink.stream), sink).task is None:
-            self.engine.step(_no_tasks)  # its first commit: the body does not run
+            self.engine.step()  # its first commit: the body does not run
         return {self.dataflow.exports[0].id: output}
 
     def _claim(self, fence: Fence) -> None:
@@ -595,7 +595,7 @@ class _TaskRunner(Runner):
         self._bodies = self._ready.bodies()
         self.engine.most_bytes = max_bytes or MOST_BYTES
         self.engine.begin()
-        return self.engine.step(_no_tasks) is not None
+        return self.engine.step() is not None
 
     def behind(self, upper: Antichain, /) -> dict[str, Antichain]:
         """Return the inputs that an output waits for; where all have passed it, the references.
@@ -622,13 +622,6 @@ def _bring_up(logs: Mapping[str, Log]) -> None:
     for log in logs.values():
         if not log.core.storage.local or log.core.has_news():
             log.refresh()
-
-
-def _no_tasks(plans: Sequence[OutputPlan], tasks: Sequence[Task]) -> Sequence[TaskResult]:
-    """Run no task of operators: a continual task has none."""
-    del plans, tasks
-    msg = "a continual task was given tasks of operators"
-    raise TimelyInternalError(msg)
 
 
 def passed_import(dataflow: Dataflow, path: str, since: str, /) -> SinceViolationError:

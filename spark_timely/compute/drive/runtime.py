@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spark_timely.continual.plan import Bodies
     from spark_timely.dataflow.engine.arranged import RunTasks
     from spark_timely.dataflow.engine.cutting import Files
-    from spark_timely.dataflow.engine.steps import Retained
+    from spark_timely.dataflow.engine.inputs import Retained
     from spark_timely.dataflow.logs import Sink
     from spark_timely.log.log import Log
 

@@ -13,9 +13,10 @@ Invariants
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_timely.dataflow.views import leaves_of
+from spark_timely.errors import SinceViolationError, TimelyError
 from spark_timely.log.acceptance import describe_others
 from spark_timely.log.machine.rollback import ACCEPTED, newest_commits, other_commits
 from spark_timely.log.store.clones import of_clone
@@ -23,14 +24,16 @@ from spark_timely.log.store.urls import same_place
 from spark_timely.protocol.note import InputNote
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from logging import Logger
 
     from spark_timely.dataflow.logs import Sink
     from spark_timely.log import Log
     from spark_timely.log.machine.rollback import Commits
     from spark_timely.protocol.note import OutputNote
+    from spark_timely.time.antichain import Antichain
 
-__all__ = ["Inputs", "other_log"]
+__all__ = ["Inputs", "Retained", "Retainers", "other_log"]
 
 # Of the commits of all inputs in the note of an output, about.
 _MOST_BYTES: Final = 16 * 1024
@@ -233,3 +236,79 @@ class Inputs:
 def other_log(path: str, found: str, before: str, cloned: str = "") -> str:
     """Return what is said of an input that is another log than the one that an output was made from."""
     return f"found log {path!r} of id={found!r}{cloned} where the output was made from id={before!r}"
+
+
+class Retained(Protocol):
+    """A retainer of a log for a consumer: `spark_timely.datasource.retaining.RetainedPosition` is one."""
+
+    def stand(self, needed: Antichain, identity: str | None, log: Log | None = None) -> None:
+        """Retain what is needed from now on; `log` shows what has become of what was retained."""
+
+    def end(self) -> None:
+        """Stop renewing."""
+
+
+class Retainers:
+    """The retainers of logs that are read: each keeps in its log what is not read yet.
+
+    Parameters
+    ----------
+    logs : mapping of str to Log
+        By path.
+    retain : callable or None
+        Gives what retains a log for a consumer of a name; None: nothing is retained.
+    consumer : str
+    what : str
+        ``dataflow 'flow'``, for warnings.
+    warnings : logging.Logger
+
+    Attributes
+    ----------
+    given_up : set of str
+        Paths of logs that cannot be retained.
+    """
+
+    def __init__(
+        self,
+        logs: Mapping[str, Log],
+        retain: Callable[[Log, str], Retained] | None,
+        consumer: str,
+        what: str,
+        warnings: Logger,
+    ) -> None:
+        self._logs, self._retain, self._consumer, self._what, self._warnings = logs, retain, consumer, what, warnings
+        self._retained: dict[str, Retained] = {}
+        self.given_up: set[str] = set()
+
+    @property
+    def are_kept(self) -> bool:
+        """Whether anything is to be retained."""
+        return self._retain is not None
+
+    def stand(self, path: str, needed: Antichain, owner: str) -> None:
+        """Retain what is needed of a log from now on; where that cannot be, it is said once.
+
+        Raises
+        ------
+        SinceViolationError
+            If the log has forgotten some of it by now.
+        """
+        if self._retain is None or path in self.given_up:
+            return
+        log = self._logs[path]
+        try:
+            if path not in self._retained:
+                self._retained[path] = self._retain(log, self._consumer)
+            self._retained[path].stand(needed, owner, log)
+        except SinceViolationError:
+            raise
+        except TimelyError as error:
+            self.given_up.add(path)
+            self._warnings.warning(
+                "%s does not retain log %r, which may forget what it needs: %s", self._what, path, error
+            )
+
+    def end(self) -> None:
+        """Renew nothing any more; what is retained expires."""
+        for retained in self._retained.values():
+            retained.end()

@@ -48,11 +48,12 @@ from spark_timely.log.machine.rollback import is_accepted
 from spark_timely.log.writer import StreamWriter
 from spark_timely.protocol.note import InputNote, Note, OutputFailure, OutputNote
 from spark_timely.time.antichain import Antichain
-from spark_timely.work import Backoff
+from spark_timely.work import Backoff, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from spark_timely.dataflow.engine.inputs import Retainers
     from spark_timely.dataflow.fingerprint import Plan
     from spark_timely.dataflow.logs import Sink
     from spark_timely.log import Log
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TRIES",
+    "OutputWork",
     "Outputs",
     "check_plans",
     "drop_output",
@@ -346,6 +348,53 @@ class Outputs:
         except TimelyError as other:
             _log.warning("output %r: its failure cannot be written into its log: %s", sink.name, other)
         return False
+
+
+class OutputWork(Work):
+    """Work whose steps append to outputs: a dataflow, or a continual task.
+
+    Parameters
+    ----------
+    outputs : Outputs
+    retainers : Retainers
+        Of what it reads.
+    now : callable
+        A clock in seconds that never goes back.
+    """
+
+    def __init__(self, outputs: Outputs, retainers: Retainers, now: Callable[[], float]) -> None:
+        self._outputs, self._retainers, self._now = outputs, retainers, now
+        # Whether inputs are looked at once in a series of steps; whether the newest step found nothing to do.
+        self._pinned, self._idle = False, False
+
+    @property
+    def failures(self) -> list[Exception]:  # noqa: D102 - see `Work`
+        return list(self._outputs.failures.values())
+
+    @property
+    def unreported_failures(self) -> list[Exception]:  # noqa: D102 - see `Work`
+        return self._outputs.unreported_failures
+
+    @property
+    def dropped(self) -> bool:  # noqa: D102 - see `Work`
+        return self._outputs.dropped
+
+    @property
+    def unretained(self) -> frozenset[str]:
+        """Paths of logs that it cannot retain, and does not try to any more."""
+        return frozenset(self._retainers.given_up)
+
+    @property
+    def rest(self) -> float | None:  # noqa: D102 - see `Work`
+        if self.dropped:
+            return None
+        due = self._outputs.due(bounded=self._pinned)
+        if not self._idle:
+            return 0.0
+        return None if due is None else max(due - self._now(), 0.0)
+
+    def end(self) -> None:  # noqa: D102 - see `Work`
+        self._retainers.end()
 
 
 def _is_like(before: OutputFailure, failure: OutputFailure) -> bool:

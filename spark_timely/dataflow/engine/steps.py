@@ -28,13 +28,10 @@ import hashlib
 import json
 import logging
 import math
-import re
 import time as monotonic
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -42,8 +39,8 @@ import pyarrow as pa
 from spark_timely.dataflow.engine.arranged import Arrangements, Indexing
 from spark_timely.dataflow.engine.beginnings import Beginnings, check_whole, first_end
 from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES, Files, cut_range
-from spark_timely.dataflow.engine.inputs import Inputs, other_log
-from spark_timely.dataflow.engine.outputs import Outputs, note_of, passes
+from spark_timely.dataflow.engine.inputs import Inputs, Retained, Retainers, other_log
+from spark_timely.dataflow.engine.outputs import Outputs, OutputWork, note_of, passes
 from spark_timely.dataflow.engine.stuck import stuck_outputs
 from spark_timely.dataflow.engine.tasks import Before, OutputPlan, Task, TaskResult
 from spark_timely.dataflow.engine.tracking import Tracking
@@ -51,7 +48,6 @@ from spark_timely.dataflow.logs import Sink, open_logs, refreshed
 from spark_timely.dataflow.remembered import Look, looks_of
 from spark_timely.dataflow.views import leaves_of
 from spark_timely.errors import (
-    CanceledError,
     DataLossError,
     LogMissingError,
     SinceViolationError,
@@ -67,6 +63,7 @@ from spark_timely.protocol.note import OutputNote
 from spark_timely.protocol.replay import Limits
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import unique_times
+from spark_timely.work import Appended, advance_all, is_cancelled
 
 if TYPE_CHECKING:
     from spark_timely.log.machine.state import DataFile, StreamState
@@ -75,14 +72,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MOST_TOGETHER",
-    "Advances",
-    "Appended",
-    "Bounds",
     "Engine",
     "RunTasks",
-    "advance_all",
-    "is_cancelled",
-    "rest_of",
     "steps_after",
 ]
 
@@ -100,30 +91,6 @@ _PINNED_JOB_S: Final = 2.0
 
 RunTasks = Callable[[Sequence[OutputPlan], Sequence[Task]], Sequence[TaskResult]]
 """Runs tasks, as one job, and gives their results in the same order. Has for each step of the job its output's plan."""
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """The result of a step for one output.
-
-    Attributes
-    ----------
-    output : str
-        Name of the operator.
-    lower, upper : Antichain
-        The range that was computed.
-    n_rows, n_files, n_tasks : int
-    won : bool
-        False if another copy of the dataflow was first.
-    """
-
-    output: str
-    lower: Antichain
-    upper: Antichain
-    n_rows: int
-    n_files: int
-    n_tasks: int
-    won: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +134,8 @@ def steps_after(together: int, n_steps: int, took_s: float, *, within_s: float) 
     return max(1, min(int(n_steps * growth), MOST_TOGETHER))
 
 
-class Engine:
-    """Runs the outputs of a dataflow.
+class Engine(OutputWork):
+    """Runs the outputs of a dataflow. `run_tasks` runs the tasks of its jobs; it is set before the first step.
 
     Parameters
     ----------
@@ -249,34 +216,30 @@ class Engine:
         self._files = {path: files_of(self._logs[path]) for path in read}
         self._tracking = Tracking(name, sinks)
         self._from = Inputs(sinks, self._logs)
-        self._outputs = Outputs(sinks, self._logs, self._from, run, tries=tries, now=now)
-        self._outputs.claim()
         self._states: dict[Sink, StreamState] = {}
         self._frontiers: dict[str, Antichain] = {}  # of inputs, as of the newest look
         # Another dataflow of this name has other outputs: it is another consumer.
         outputs = sorted([self._logs[sink.path].core.log_id, sink.stream] for sink in sinks)
         self._consumer = f"dataflow {name} {hashlib.sha256(json.dumps(outputs).encode()).hexdigest()[:8]}"
+        retainers = Retainers(self._logs, retain, self._consumer, f"dataflow {name!r}", _log)
+        super().__init__(Outputs(sinks, self._logs, self._from, run, tries=tries, now=now), retainers, now)
+        self._outputs.claim()
         self._arranged = Arrangements(self._logs, self._files, indexing, self._consumer)
         for sink in sinks:
             # As indexes are: a merge of the small files of a hundred steps is as much work as four steps.
             self._logs[sink.path].core.upkeep_beside = (indexing or Indexing()).background
         self._looks = {sink: looks_of(sink.view, self._own.get(sink)) for sink in sinks}
-        self._retain = retain
-        self._retained: dict[str, Retained] = {}
         self._forgotten: set[Sink] = set()
-        self._unretained: set[str] = set()
-        self._now = now
         self._most_together = most_together
         self._together = 1
         # How far a reader goes depends on how far its spool is when it is looked at: after each step of the spool.
         spools = {sink: self._from.spools(sink) for sink in sinks}
         # And what an operator over all history makes of a range depends on what it made of those before.
         self._one_by_one = {sink for sink in sinks if spools[sink]}.union(*spools.values(), self._own)
-        # Whether inputs are looked at once; whether that was done and no step taken since; when, and how long it took.
-        self._pinned = False
+        # Whether inputs were looked at and no step taken since; when, and how long it took.
         self._looked = False
         self._looked_at, self._look_s = -math.inf, 0.0
-        self._idle = False
+        self.run_tasks: RunTasks
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -288,29 +251,9 @@ class Engine:
         """Name under which inputs are retained for it."""
         return self._consumer
 
-    @property
-    def unretained(self) -> frozenset[str]:
-        """Paths of inputs that it cannot retain, and does not try to any more."""
-        return frozenset(self._unretained)
-
     def log_at(self, path: str) -> Log:
         """Return the handle of a log that it reads or writes."""
         return self._logs[path]
-
-    @property
-    def failures(self) -> list[Exception]:
-        """The failures that stopped outputs."""
-        return list(self._outputs.failures.values())
-
-    @property
-    def unreported_failures(self) -> list[Exception]:
-        """Those of the failures that could not be written into their output's log, and do not pass."""
-        return self._outputs.unreported_failures
-
-    @property
-    def dropped(self) -> bool:
-        """Whether somebody has dropped the dataflow from this run of the query."""
-        return self._outputs.dropped
 
     @property
     def may_move(self) -> bool:
@@ -322,16 +265,6 @@ class Engine:
             and not any(spool in failed for spool in self._from.spools(sink))
             for sink in self._sinks
         )
-
-    @property
-    def rest(self) -> float | None:
-        """After how many seconds there is something to do although no input moves; None: there is nothing."""
-        if self.dropped:
-            return None
-        due = self._outputs.due(bounded=self._pinned)
-        if not self._idle:
-            return 0.0
-        return None if due is None else max(due - self._now(), 0.0)
 
     def advance(self, run_tasks: RunTasks, /) -> list[Appended]:
         """Take steps until no output is ready.
@@ -355,36 +288,18 @@ class Engine:
         PlanMismatchError
             If an output was made by another plan.
         """
-        return advance_all([self], run_tasks)
+        self.run_tasks = run_tasks
+        return advance_all([self])
 
     def begin(self, *, pinned: bool = False) -> None:
-        """Begin a series of steps: inputs are looked at again.
-
-        Parameters
-        ----------
-        pinned : bool
-            Whether that is done now, and the frontiers of inputs then stay as they are until the next `begin`.
-        """
+        """Begin a series of steps: inputs are looked at again, now if they are pinned."""
         self._pinned, self._idle, self._looked, self._looked_at = pinned, False, pinned, -math.inf
         if pinned:
             self._outputs.wake(bounded=True)
             self._look_at_inputs()
 
-    def step(self, run_tasks: RunTasks, /, *, most: int = MOST_TOGETHER) -> list[Appended] | None:
-        """Run a job, of one step of each output that is ready or of some; what failed is in `failures`.
-
-        Parameters
-        ----------
-        run_tasks : callable
-            Runs the tasks of the job.
-        most : int
-            Steps of an output at most.
-
-        Returns
-        -------
-        list of Appended or None
-            What was done, in order: one for each step of each output. None if nothing was ready.
-        """
+    def step(self, *, most: int | None = None) -> list[Appended] | None:
+        """Run a job, of one step of each output that is ready or of some; what failed is in `failures`."""
         woken = self._outputs.wake(bounded=self._pinned)
         fresh = self._looked and not woken
         if not fresh:
@@ -400,7 +315,7 @@ class Engine:
         ready = self._ready(fresh=fresh)
         self._idle = not ready
         if ready:
-            return self._job(ready, run_tasks, most)
+            return self._job(ready, MOST_TOGETHER if most is None else most)
         if not self.dropped:
             self._check_remade()
             self._check_stuck()
@@ -416,7 +331,7 @@ class Engine:
 
     def _retain_inputs(self) -> None:
         """Keep in each input what the outputs have not read; where that cannot be, it is said once."""
-        if self._retain is None or len(self._states) < len(self._sinks):
+        if not self._retainers.are_kept or len(self._states) < len(self._sinks):
             return
         needed: dict[str, Antichain] = {}
         for sink, state in self._states.items():
@@ -430,25 +345,14 @@ class Engine:
                 needed[path] = mine.meet(needed[path]) if path in needed else mine
         owner = f"dataflow {self.name}"
         for path, antichain in needed.items():
-            if path in self._unretained:
-                continue
             try:
-                if path not in self._retained:
-                    self._retained[path] = self._retain(self._logs[path], self._consumer)
-                self._retained[path].stand(antichain, owner, self._logs[path])
+                self._retainers.stand(path, antichain, owner)
             except SinceViolationError as error:
                 # since has moved after the look: the next one finds what can be retained, or that too much is gone.
                 _log.debug("dataflow %r does not retain log %r yet: %s", self.name, path, error)
-            except TimelyError as error:
-                self._unretained.add(path)
-                _log.warning(
-                    "dataflow %r does not retain log %r, which may forget what it needs: %s", self.name, path, error
-                )
 
-    def end(self) -> None:
-        """Let go of what is held beside the logs; inputs stay retained until that expires."""
-        for retained in self._retained.values():
-            retained.end()
+    def end(self) -> None:  # noqa: D102 - see `Work`
+        super().end()
         self._arranged.end()
 
     def _ready(self, *, fresh: bool) -> list[Ready]:
@@ -563,12 +467,12 @@ class Engine:
             and not state.frontier.less_equal_frontier(self._tracking.frontier(sink))
         ]
 
-    def _job(self, ready: Sequence[Ready], run_tasks: RunTasks, most: int) -> list[Appended]:
+    def _job(self, ready: Sequence[Ready], most: int) -> list[Appended]:
         began = self._now()
         # As of the snapshots that files are taken from: an output that is read again may be looked at before the end.
         inputs = {sink: self._from.now(sink, note_of(state, sink)) for sink, state, _ in ready}
-        steps, outputs, tasks = self._plan(ready, min(self._together, most), run_tasks)
-        found = self._run(steps, outputs, tasks, run_tasks)
+        steps, outputs, tasks = self._plan(ready, min(self._together, most))
+        found = self._run(steps, outputs, tasks)
         states = {sink: state for sink, state, _ in ready}
         done: list[Appended] = []
         for place, (step, mine) in enumerate(zip(steps, found, strict=True)):
@@ -599,7 +503,7 @@ class Engine:
                 won = after is not None
                 done.append(Appended(sink.name, step.lower, step.upper, n_rows, len(files), len(mine), won))
             if after is not None and self._arranged.is_much(sum(file.size_bytes for file in files)):
-                self._index_own(sink, after, run_tasks)
+                self._index_own(sink, after)
             # Nothing was committed since that the next step does not know: no copy's step, no failure and no drop.
             if after is not None and after.seq == state.seq + 1:
                 states[sink] = after
@@ -631,19 +535,19 @@ class Engine:
         except TimelyError as error:
             _log.warning("output %r begins at %s, which its log does not say: %s", sink.name, begins, error)
 
-    def _index_own(self, sink: Sink, state: StreamState, run_tasks: RunTasks) -> None:
+    def _index_own(self, sink: Sink, state: StreamState) -> None:
         """Have the index of what an output remembers extended, after a large step: the next would read all of it."""
         own = self._own.get(sink)
         for look, leaf in self._looks[sink].items():
             if leaf is own:
                 needed = self._needed(look, state.frontier)
-                self._arranged.before(look, leaf, state.frontier, state.frontier, run_tasks, needed)
+                self._arranged.before(look, leaf, state.frontier, state.frontier, self.run_tasks, needed)
 
-    def _before(self, sink: Sink, lo: Antichain, hi: Antichain, run_tasks: RunTasks) -> dict[Look, Before]:
+    def _before(self, sink: Sink, lo: Antichain, hi: Antichain) -> dict[Look, Before]:
         """Return where what an output looks up before a range is."""
         found = {}
         for look, leaf in self._looks[sink].items():
-            found[look] = self._arranged.before(look, leaf, lo, hi, run_tasks, self._needed(look, lo))
+            found[look] = self._arranged.before(look, leaf, lo, hi, self.run_tasks, self._needed(look, lo))
         return found
 
     def _needed(self, look: Look, lo: Antichain) -> Antichain:
@@ -653,9 +557,7 @@ class Engine:
                 lo = lo.meet(self._states[other].frontier)
         return lo
 
-    def _plan(
-        self, ready: Sequence[Ready], most: int, run_tasks: RunTasks
-    ) -> tuple[list[_Planned], list[OutputPlan], list[Task]]:
+    def _plan(self, ready: Sequence[Ready], most: int) -> tuple[list[_Planned], list[OutputPlan], list[Task]]:
         """Plan the next steps of each output, each as if the one before it were there, and cut them into tasks.
 
         Returns
@@ -696,7 +598,7 @@ class Engine:
                                 limits=Limits(),
                                 workers=self._workers,
                                 by_key=sink in self._own,
-                                before=self._before(sink, lower, end, run_tasks),
+                                before=self._before(sink, lower, end),
                             )
                         steps.append(_Planned(sink, ahead, lower, end, begins))
                         outputs.append(self._output_plan(plans, sink, job))
@@ -717,7 +619,7 @@ class Engine:
                         workers=self._workers,
                         shuffle_bytes=self._keyed_bytes,
                         by_key=sink in self._own,
-                        before=self._before(sink, lower, upper, run_tasks),
+                        before=self._before(sink, lower, upper),
                     )
                 except (TimelyError, pa.ArrowException, OSError) as error:
                     # Of a later step the next job says it, which begins there.
@@ -778,7 +680,7 @@ class Engine:
             self._logs[sink.path].core.discard_refused([*files, *later])
 
     def _run(
-        self, steps: Sequence[_Planned], outputs: Sequence[OutputPlan], tasks: Sequence[Task], run_tasks: RunTasks
+        self, steps: Sequence[_Planned], outputs: Sequence[OutputPlan], tasks: Sequence[Task]
     ) -> list[list[TaskResult] | Exception]:
         """Run all tasks as one job; where that fails, those of each output; where that fails, those of each step."""
         found: list[list[TaskResult] | Exception] = [[] for _ in steps]
@@ -791,7 +693,7 @@ class Engine:
             if not broken.isdisjoint(sinks):
                 continue  # behind a step that failed by itself
             try:
-                results = run_tasks(outputs, together)
+                results = self.run_tasks(outputs, together)
             except Exception as error:
                 for number, seq in {(task.output, task.seq): None for task in together}:
                     core = self._logs[steps[number].sink.path].core
@@ -833,16 +735,6 @@ class Engine:
         return {**metrics, "dead": dead} if dead else metrics
 
 
-class Retained(Protocol):
-    """A retainer of a log for a consumer: `spark_timely.datasource.retaining.RetainedPosition` is one."""
-
-    def stand(self, needed: Antichain, identity: str | None, log: Log | None = None) -> None:
-        """Retain what is needed from now on; `log` shows what has become of what was retained."""
-
-    def end(self) -> None:
-        """Stop renewing."""
-
-
 def _may_not_wait(note: OutputNote) -> bool:
     """Whether an output was made from inputs that were as far as it is, so that they cannot be behind it."""
     return note.upper is not None and not note.consented
@@ -860,162 +752,3 @@ def _gone_back(sink: Sink, upper: Antichain, frontier: Antichain) -> DataLossErr
         "to an earlier state, or the dataflow was changed, and rows would be missed",
         context={"path": sink.path},
     )
-
-
-# What Spark says of a job that was cancelled, classic and Connect; the thread that waits for it may be interrupted
-# before. Other errors may have the word too: a column's name.
-_CANCELLED: Final = re.compile(
-    r"SPARK_JOB_CANCELLED|Job \d+ cancelled|OPERATION_CANCELED"
-    r"|java\.lang\.InterruptedException|ClosedByInterruptException"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The bounds of one call of a query that stays alive.
-
-    Attributes
-    ----------
-    seconds : float or None
-        Seconds after which no dataflow takes a further turn; None: as long as there is work.
-    steps : int or None
-        Steps, of all dataflows together, after which none takes a further turn: of a job as many as the output has
-        that has most.
-    """
-
-    seconds: float | None = 10.0
-    steps: int | None = 30
-
-    def passed(self, seconds: float, steps: int) -> bool:
-        """Return whether either is used up.
-
-        Examples
-        --------
-        >>> Bounds().passed(9.0, 29), Bounds().passed(9.0, 30), Bounds(3600.0, None).passed(11.0, 100)
-        (False, True, False)
-        """
-        return (self.seconds is not None and seconds >= self.seconds) or (
-            self.steps is not None and steps >= self.steps
-        )
-
-
-class Advances(Protocol):
-    """An engine that a query advances beside others: of a dataflow, or of a continual task. See `Engine`."""
-
-    @property
-    def failures(self) -> list[Exception]: ...  # noqa: D102 - see `Engine`
-
-    @property
-    def unreported_failures(self) -> list[Exception]: ...  # noqa: D102
-
-    @property
-    def dropped(self) -> bool: ...  # noqa: D102
-
-    @property
-    def may_move(self) -> bool: ...  # noqa: D102
-
-    @property
-    def rest(self) -> float | None: ...  # noqa: D102
-
-    def begin(self, *, pinned: bool = False) -> None: ...  # noqa: D102
-
-    def step(self, run_tasks: RunTasks, /, *, most: int = MOST_TOGETHER) -> list[Appended] | None: ...  # noqa: D102
-
-    def end(self) -> None: ...  # noqa: D102
-
-
-def advance_all(
-    engines: Sequence[Advances],
-    run_tasks: RunTasks,
-    *,
-    lives: bool = False,
-    bounds: Bounds | None = None,
-    now: Callable[[], float] = monotonic.monotonic,
-    pause: Callable[[float], None] = monotonic.sleep,
-) -> list[Appended]:
-    """Advance several dataflows, a job of each in turn: a large one does not make the others wait for its end.
-
-    Parameters
-    ----------
-    engines : sequence of Engine, or of what advances as one
-    run_tasks : callable
-        As for `Engine.advance`.
-    lives : bool
-        Whether the query stays alive: inputs are then looked at between jobs, the call ends at its bounds, and
-        failures end the query only where nothing is left that may move, or one cannot be written into its output's
-        log. Else the frontiers of inputs stay as they are at the start, and what fails for a moment is tried again
-        here.
-    bounds : Bounds, optional
-        Of a query that lives.
-    now : callable
-        A clock in seconds that never goes back.
-    pause : callable
-        Waits the given seconds.
-
-    Returns
-    -------
-    list of Appended
-        What was done, in order.
-
-    Raises
-    ------
-    OperatorError, DataLossError
-        As `Engine.advance`: after all that does not depend on it is done.
-    """
-    bounds = bounds or Bounds()
-    done: list[Appended] = []
-    broken: dict[Advances, Exception] = {}
-    began, n_steps = now(), 0
-    for engine in engines:
-        _guarded(engine, broken, lambda engine=engine: engine.begin(pinned=not lives))  # type: ignore[misc]
-    while True:  # once per job of the dataflow that has most to do
-        before = n_steps
-        for engine in engines:
-            if engine in broken:
-                continue
-            left = max(bounds.steps - n_steps, 1) if lives and bounds.steps is not None else MOST_TOGETHER
-            found = _guarded(engine, broken, partial(engine.step, run_tasks, most=left))
-            if found is not None:
-                n_steps += max(Counter(step.output for step in found).values(), default=1)
-                done += found
-        if n_steps > before:
-            if lives and bounds.passed(now() - began, n_steps):
-                break
-            continue
-        rest = None if lives else rest_of([engine for engine in engines if engine not in broken])
-        if rest is None:
-            break
-        pause(rest)
-    kept = [engine for engine in engines if not engine.dropped]
-    failures = [*broken.values(), *(error for engine in kept for error in engine.failures)]
-    ends = broken or any(engine.unreported_failures for engine in kept) or not any(engine.may_move for engine in kept)
-    if failures and (ends or not lives):
-        first, *others = failures
-        for other in others:
-            first.add_note(str(other))
-        raise first
-    return done
-
-
-def rest_of(engines: Sequence[Advances]) -> float | None:
-    """Return after how many seconds there is something to do although no input moves; None: there is nothing."""
-    rests = [engine.rest for engine in engines]
-    return min((rest for rest in rests if rest is not None), default=None)
-
-
-def is_cancelled(error: Exception) -> bool:
-    """Return whether a job did not fail but was cancelled, as a query that is stopped does: nothing is tried again."""
-    return isinstance(error, CanceledError) or _CANCELLED.search(str(error)) is not None
-
-
-def _guarded(
-    engine: Advances, broken: dict[Advances, Exception], do: Callable[[], list[Appended] | None]
-) -> list[Appended] | None:
-    """Let what is wrong with one dataflow not concern the others."""
-    try:
-        return do()
-    except Exception as error:
-        if is_cancelled(error):
-            raise
-        broken[engine] = error
-        return None

@@ -23,7 +23,7 @@ from spark_timely.dataflow.engine.beginnings import check_whole
 from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES
 from spark_timely.dataflow.engine.explain import OperatorMetrics, OutputProgress
 from spark_timely.dataflow.engine.outputs import TRIES, check_plans, drop_output, failure_of, passes
-from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, is_cancelled, rest_of
+from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.logs import Sink, existing_logs, open_logs
 from spark_timely.dataflow.stream import Scope
 from spark_timely.dataflow.views import leaves_of, packed, unpacked
@@ -48,6 +48,7 @@ from spark_timely.spark.session import given_to_spark, register, spare_progress,
 from spark_timely.spark.tasks.arrow_bodies import ArrowBodies, ArrowBody
 from spark_timely.spark.tasks.bodies import SessionSettings, SparkBodies
 from spark_timely.time.text import parse_duration
+from spark_timely.work import Bounds, advance_all, is_cancelled, rest_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -433,10 +434,13 @@ class _MicroBatch:
         self.settings.spark = df.sparkSession
         storage = {path: options for part in self.parts for path, options in part.storage.items()}
         tasks = SparkTasks(df.sparkSession, storage, max_bytes_in_driver=self.driver_bytes)
+        for engine in self.engines:
+            if isinstance(engine, Engine):
+                engine.run_tasks = tasks
         rest: float | None = 0.0
         while rest == 0.0:  # once, unless the clock cannot be asked for another micro-batch
             try:
-                advance_all(self.engines, tasks, lives=self.lives, bounds=self.bounds)
+                advance_all(self.engines, lives=self.lives, bounds=self.bounds)
             except Exception as error:
                 self.end()
                 if is_cancelled(error):

@@ -29,7 +29,6 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark_timely.canonical.content import OF_TASK
 from spark_timely.continual.plan import SourcePlan, StepPlan, StepResult
-from spark_timely.dataflow.engine.steps import is_cancelled
 from spark_timely.dataflow.views import time_value
 from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split
 from spark_timely.datasource.reader import read_split
@@ -54,6 +53,7 @@ from spark_timely.spark.tasks.bodies import Changes, FunctionBody, fits
 from spark_timely.time.arrays import is_sorted, lexsort, unique_times
 from spark_timely.trace.contents import check_contents, contents_of
 from spark_timely.trace.updates import DIFF, Updates, hash_lanes, one_zero, summed_by
+from spark_timely.work import is_cancelled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -45,7 +45,6 @@ from pyspark.sql.types import (
 from spark_timely.canonical.content import OF_TASK
 from spark_timely.continual.body import SqlBody, at_time
 from spark_timely.continual.plan import Expectation, SourcePlan, StepPlan, StepResult
-from spark_timely.dataflow.engine.steps import is_cancelled
 from spark_timely.dataflow.views import time_value
 from spark_timely.errors import (
     InvalidUsageError,
@@ -79,6 +78,7 @@ from spark_timely.spark.frames.contents import (
     time_sql,
 )  # fmt: skip
 from spark_timely.spark.frames.scan import quoted
+from spark_timely.work import is_cancelled
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

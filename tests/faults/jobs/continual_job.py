@@ -85,7 +85,7 @@ def main(folder: str, told: str, at: int | None) -> None:
     LogCore.commit = watched  # type: ignore[method-assign]
     engine = engine_of(folder)
     engine.begin()
-    while engine.step(_none) is not None:
+    while engine.step() is not None:
         pass
     engine.end()
     for error in engine.failures:

@@ -97,8 +97,9 @@ def flowed(spark: SparkSession, log: Path, target: Path) -> object:
         scope.name, scope.sinks, scope.storage, files_of=catalog_of, workers=8, shuffle_bytes=1 << 40
     )  # fmt: skip
     tasks = SparkTasks(spark, scope.storage, max_bytes_in_driver=0)
+    engine.run_tasks = tasks
     engine.begin()
-    while engine.step(tasks) is not None:
+    while engine.step() is not None:
         pass
     return None
 

@@ -17,7 +17,7 @@ from spark_timely.continual.engine import TaskPlan
 from spark_timely.errors import InvalidUsageError, OwnershipError, UpperMismatchError
 from tests.oracles.continual import Body, Row, Seen
 from tests.property import test_continual as histories
-from tests.property.test_continual import BODIES, OUT, Case, Replica, World, idle, no_tasks, once
+from tests.property.test_continual import BODIES, OUT, Case, Replica, World, idle, once
 from tests.unit.continual.test_arrow_bodies import TableBodies
 
 COLLECTION, GONE = ("collection", "inserts"), ("collection", "deletes")
@@ -199,7 +199,7 @@ def test_rule_002_15_the_output_that_is_read_is_what_was_written(story: Make) ->
 
     def overtake() -> None:
         winner.engine.begin()
-        winner.engine.step(no_tasks)
+        winner.engine.step()
 
     loser.bodies.written = once(overtake)
     assert idle(loser) == [False, True]
@@ -368,7 +368,7 @@ def test_rule_002_43_the_first_append_moves_the_upper_to_as_of(story: Make) -> N
     task.write(0, (1, A, 1), (5, B, 1), to=3)
     replica = task.replica(as_of=4)
     replica.engine.begin()
-    replica.engine.step(no_tasks)
+    replica.engine.step()
     assert (task.upper, task.output) == (4, {})
 
 
@@ -378,7 +378,7 @@ def test_rule_002_44_a_second_start_adopts_the_first_ones_note(story: Make) -> N
     first, second = task.replica(as_of=4), task.replica(as_of=7)
     second.engine._look()  # nobody has begun yet
     first.engine.begin()
-    first.engine.step(no_tasks)
+    first.engine.step()
     idle(second)
     assert task.output == {5: {B: 1}, 8: {C: 1}}
 
@@ -504,7 +504,7 @@ def test_rule_002_59_a_lost_race_undoes_nothing(story: Make) -> None:
 
     def overtake() -> None:
         winner.engine.begin()
-        winner.engine.step(no_tasks)
+        winner.engine.step()
 
     loser.bodies.written = once(overtake)
     assert idle(loser) == [False, True]

@@ -25,7 +25,7 @@ from spark_timely.spark.dataflows import tasks as dataflow_tasks
 from spark_timely.spark.dataflows.tasks import Room, RoomError, SparkTasks, catalog_of
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
-from tests.property.test_dataflow import runner
+from tests.property.test_dataflow import runner, with_runner
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 
@@ -115,7 +115,7 @@ def test_once_a_second_a_job_tells_whether_the_query_was_stopped(tmp_path: Path,
     made.begin()
     jobs = []
     for _ in range(10):
-        made.step(tasks)
+        with_runner(made, tasks).step()
         clock.advance(0.3)
         jobs.append(len(tasks.jobs))
     assert jobs == [0, 0, 0, 0, 1, 1, 1, 1, 1, 2]

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.dataflow.engine.steps import Bounds
 from spark_timely.dataflow.stream import Scope
 from spark_timely.datasource.clock import Alarm
 from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflows import dataflow
 from spark_timely.spark.dataflows.dataflow import _bounds, _MicroBatch, _Part
+from spark_timely.work import Bounds
 from tests.property.test_dataflow import runner
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -16,7 +16,7 @@ from spark_timely.dataflow.stream import Scope
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
 from spark_timely.spark.dataflows.tasks import catalog_of
-from tests.property.test_dataflow import runner
+from tests.property.test_dataflow import runner, with_runner
 
 AT_ONCE = Indexing(least_bytes=1, tail_bytes=1, tail_files=1, background=False)
 
@@ -24,7 +24,7 @@ AT_ONCE = Indexing(least_bytes=1, tail_bytes=1, tail_files=1, background=False)
 def run_to_end(scope: Scope) -> None:
     made = Engine(scope.name, scope.sinks, scope.storage, files_of=catalog_of, run="run", indexing=AT_ONCE)
     made.begin()
-    while made.step(runner(scope.storage)) is not None:
+    while with_runner(made, runner(scope.storage)).step() is not None:
         pass
 
 

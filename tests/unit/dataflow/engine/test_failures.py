@@ -16,7 +16,7 @@ from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import ceil_to, plus, windows
 from spark_timely.dataflow.engine.explain import explain, metrics, outputs
 from spark_timely.dataflow.engine.outputs import drop_output, failure_of
-from spark_timely.dataflow.engine.steps import Engine, advance_all, rest_of
+from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import LogMissingError, OperatorError, StorageError
@@ -28,7 +28,8 @@ from spark_timely.spark.dataflows.tasks import catalog_of, run_one
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeType
-from tests.property.test_dataflow import runner
+from spark_timely.work import advance_all, rest_of
+from tests.property.test_dataflow import runner, with_runner
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -83,7 +84,7 @@ def test_others_continue_beside_a_failure_not_tried_again(tmp_path: Path, log: L
     scope = flow_of(log.path, tmp_path, function)
     made = engine(scope)
     for upper in (30, 31, 32):
-        advance_all([made], in_process(scope), lives=True)
+        advance_all(with_runner([made], in_process(scope)), lives=True)
         assert (frontier(tmp_path / "bad"), frontier(tmp_path / "below")) == (Antichain.of(0), Antichain.of(0))
         assert frontier(tmp_path / "good") == Antichain.of(upper)
         assert [str(error) for error in made.failures] == [str(made.failures[0])]
@@ -97,7 +98,7 @@ def test_others_continue_beside_a_failure_not_tried_again(tmp_path: Path, log: L
     function.mended = True
     scope = flow_of(log.path, tmp_path, function)
     assert failure_of(open_log(str(tmp_path / "bad")), scope.sinks[0]) is not None
-    advance_all([engine(scope, "next")], in_process(scope), lives=True)
+    advance_all(with_runner([engine(scope, "next")], in_process(scope)), lives=True)
     assert {frontier(tmp_path / name) for name in ("bad", "below", "good")} == {Antichain.of(33)}
     assert failure_of(open_log(str(tmp_path / "bad")), scope.sinks[0]) is None
     assert open_log(str(tmp_path / "bad")).messages().num_rows == 93
@@ -189,11 +190,11 @@ def test_query_ends_where_nothing_is_left_that_could_go_on(tmp_path: Path, log: 
     function = Broken()
     scope = flow_of(log.path, tmp_path, function)
     made = engine(scope)
-    advance_all([made], in_process(scope), lives=True)
+    advance_all(with_runner([made], in_process(scope)), lives=True)
     assert made.may_move
     more(log, None)
     with pytest.raises(OperatorError, match="fifteen"):  # the one that did not fail is complete
-        advance_all([made], in_process(scope), lives=True)
+        advance_all(with_runner([made], in_process(scope)), lives=True)
     assert not made.may_move
     assert frontier(tmp_path / "good").is_empty
 
@@ -207,7 +208,7 @@ def test_other_dataflows_continue_and_one_that_recovers_too(tmp_path: Path, log:
     both = Scope("both")
     both.storage = {**broken.storage, **fine.storage}
     for upper in (30, 31):
-        advance_all(engines, in_process(both), lives=True)
+        advance_all(with_runner(engines, in_process(both)), lives=True)
         assert (frontier(tmp_path / "bad"), frontier(tmp_path / "good")) == (Antichain.of(0), Antichain.of(upper))
         more(log, upper + 1)
     # Another copy, with the function mended, gets past: this one goes on behind it.
@@ -218,7 +219,7 @@ def test_other_dataflows_continue_and_one_that_recovers_too(tmp_path: Path, log:
     assert frontier(tmp_path / "bad") == Antichain.of(32)
     more(log, 33)
     function.mended = True
-    advance_all(engines, in_process(both), lives=True)
+    advance_all(with_runner(engines, in_process(both)), lives=True)
     assert (frontier(tmp_path / "bad"), frontier(tmp_path / "good")) == (Antichain.of(33), Antichain.of(33))
     assert engines[0].failures == []
 
@@ -264,14 +265,15 @@ def test_failed_job_is_tried_after_growing_pauses_and_noted_once(tmp_path: Path,
     made = engine(scope, now=clock)
     rests = []
     for upper in (31, 32, 33, 34):
-        advance_all([made], dying, lives=True, now=clock)
+        advance_all(with_runner([made], dying), lives=True, now=clock)
         rest = rest_of([made])
         assert rest is not None
         rests.append(rest)
         more(log, upper)
         before = dying.jobs
         clock.advance(rest * 0.75)
-        advance_all([made], dying, lives=True, now=clock)  # an input moved: the others go on, it is not tried too soon
+        # An input moved: the others go on, it is not tried too soon.
+        advance_all(with_runner([made], dying), lives=True, now=clock)
         assert dying.jobs == before
         assert frontier(tmp_path / "good") == Antichain.of(upper)
         clock.advance(rest * 0.25)
@@ -284,7 +286,7 @@ def test_failed_job_is_tried_after_growing_pauses_and_noted_once(tmp_path: Path,
     assert failure is not None
     assert (failure.kind, failure.operator) == ("RuntimeError", "capture_3")
     mended.append(True)  # no input moves
-    advance_all([made], dying, lives=True, now=clock)
+    advance_all(with_runner([made], dying), lives=True, now=clock)
     assert frontier(tmp_path / "bad") == Antichain.of(34)
     assert rest_of([made]) is None
     bad.refresh()
@@ -292,7 +294,7 @@ def test_failed_job_is_tried_after_growing_pauses_and_noted_once(tmp_path: Path,
     # The next failure begins with the first pause.
     mended.clear()
     more(log, 35)
-    advance_all([made], dying, lives=True, now=clock)
+    advance_all(with_runner([made], dying), lives=True, now=clock)
     assert rest_of([made]) == 0.5
 
 
@@ -301,10 +303,10 @@ def test_query_whose_only_output_fails_for_a_moment_lives_on(tmp_path: Path, log
     scope.replay(log).capture(str(tmp_path / "out"))
     dying = Dying(scope, "capture_2", lambda: clock() >= 0.5)
     made = engine(scope, now=clock)
-    advance_all([made], dying, lives=True, now=clock)
+    advance_all(with_runner([made], dying), lives=True, now=clock)
     assert made.may_move
     clock.advance(0.5)
-    advance_all([made], dying, lives=True, now=clock)
+    advance_all(with_runner([made], dying), lives=True, now=clock)
     assert frontier(tmp_path / "out") == Antichain.of(30)
 
 
@@ -320,12 +322,14 @@ def test_ending_query_retries_while_others_work_and_then_fails(tmp_path: Path, l
     with pytest.raises(
         RuntimeError, match="a worker process was killed in job 5"
     ):  # of two steps together, then of one
-        advance_all([engine(scope, now=clock, tries=4, limits=Limits(times=10))], dying, now=clock, pause=pause)
+        advance_all(
+            with_runner([engine(scope, now=clock, tries=4, limits=Limits(times=10))], dying), now=clock, pause=pause
+        )
     assert clock() == 0.5 + 1 + 2
     assert set(good) == {Antichain.of(30)}, "nothing is waited for before the others are done"
     # One that passes in time is not seen by anybody who looks at the end.
     again = Dying(scope, "capture_3", lambda: clock() >= 5)
-    advance_all([engine(scope, now=clock, tries=4)], again, now=clock, pause=pause)
+    advance_all(with_runner([engine(scope, now=clock, tries=4)], again), now=clock, pause=pause)
     assert frontier(tmp_path / "bad") == Antichain.of(30)
     assert failure_of(open_log(str(tmp_path / "bad")), scope.sinks[0]) is None
 
@@ -337,7 +341,7 @@ def test_failure_of_a_function_is_waited_for_by_nobody(tmp_path: Path, log: Log)
         raise AssertionError(seconds)
 
     with pytest.raises(OperatorError, match="fifteen"):
-        advance_all([engine(scope, tries=4)], in_process(scope), pause=pause)
+        advance_all(with_runner([engine(scope, tries=4)], in_process(scope)), pause=pause)
 
 
 def test_input_unreadable_for_a_moment_is_looked_at_again(
@@ -345,7 +349,7 @@ def test_input_unreadable_for_a_moment_is_looked_at_again(
 ) -> None:
     scope, clock = good_and_bad(log, tmp_path), ManualClock()
     made = engine(scope, now=clock)
-    advance_all([made], runner(scope.storage), lives=True, now=clock)
+    advance_all(with_runner([made], runner(scope.storage)), lives=True, now=clock)
     looks = []
 
     def unreachable() -> bool:
@@ -354,13 +358,13 @@ def test_input_unreadable_for_a_moment_is_looked_at_again(
         raise StorageError(msg)
 
     monkeypatch.setattr(made._logs[log.path], "refresh", unreachable)
-    advance_all([made], runner(scope.storage), lives=True, now=clock)
+    advance_all(with_runner([made], runner(scope.storage)), lives=True, now=clock)
     bad = open_log(str(tmp_path / "bad"))
     assert failure_of(bad, scope.sinks[0], run="run") is not None
     assert rest_of([made]) == 0.5
     monkeypatch.undo()
     clock.advance(0.5)
-    advance_all([made], runner(scope.storage), lives=True, now=clock)
+    advance_all(with_runner([made], runner(scope.storage)), lives=True, now=clock)
     assert looks == [0.0]
     assert made.failures == []
     assert rest_of([made]) is None
@@ -380,21 +384,21 @@ def test_unreachable_output_ends_the_query_after_some_tries(
 
     monkeypatch.setattr(made._logs[str(tmp_path / "bad")], "refresh", unreachable)
     for _ in range(2):
-        advance_all([made], runner(scope.storage), lives=True, now=clock)
+        advance_all(with_runner([made], runner(scope.storage)), lives=True, now=clock)
         clock.advance(rest_of([made]) or 0.0)
     assert frontier(tmp_path / "good") == Antichain.of(30)
     with pytest.raises(StorageError, match="could not reach"):
-        advance_all([made], runner(scope.storage), lives=True, now=clock)
+        advance_all(with_runner([made], runner(scope.storage)), lives=True, now=clock)
 
 
 def test_failure_that_cannot_be_told_ends_the_query(tmp_path: Path, log: Log) -> None:
     scope = flow_of(log.path, tmp_path, lambda rows: rows.select(["n"]))
     made = engine(scope)
-    advance_all([made], runner(scope.storage), lives=True)
+    advance_all(with_runner([made], runner(scope.storage)), lives=True)
     shutil.rmtree(tmp_path / "below")
     more(log, 31)
     with pytest.raises(LogMissingError, match="below"):
-        advance_all([made], runner(scope.storage), lives=True)
+        advance_all(with_runner([made], runner(scope.storage)), lives=True)
     assert frontier(tmp_path / "good") == frontier(tmp_path / "bad") == Antichain.of(31)
 
 
@@ -408,7 +412,7 @@ def test_failure_beside_another_copy_that_commits_is_still_told(tmp_path: Path, 
         return append(sink, state, error)  # type: ignore[arg-type]
 
     made._outputs._record_failure = raced  # type: ignore[method-assign, assignment]
-    advance_all([made], runner(scope.storage), lives=True)
+    advance_all(with_runner([made], runner(scope.storage)), lives=True)
     assert failure_of(open_log(str(tmp_path / "bad")), scope.sinks[0], run="run") is not None
     assert made.unreported_failures == []
 
@@ -420,14 +424,14 @@ def test_dropped_dataflow_appends_nothing_and_others_continue(tmp_path: Path, lo
     stays.replay(log).capture(str(tmp_path / "other"))
     engines = [engine(gone), engine(stays)]
     storage = {**gone.storage, **stays.storage}
-    advance_all(engines, runner(storage), lives=True)
+    advance_all(with_runner(engines, runner(storage)), lives=True)
     more(log, 31)
 
     def drop() -> None:  # while the job runs
         for sink in gone.sinks:
             drop_output(open_log(sink.path), sink, "run")
 
-    advance_all(engines, runner(storage, drop), lives=True)
+    advance_all(with_runner(engines, runner(storage, drop)), lives=True)
     assert engines[0].dropped
     assert not engines[1].dropped
     assert {frontier(tmp_path / name) for name in ("one", "two")} == {Antichain.of(30)}
@@ -440,7 +444,7 @@ def test_dropped_dataflow_appends_nothing_and_others_continue(tmp_path: Path, lo
     # Another run goes on with it, and the one that it was dropped from does not come back.
     engine(gone, "next").advance(runner(gone.storage))
     more(log, 32)
-    advance_all(engines, runner(storage), lives=True)
+    advance_all(with_runner(engines, runner(storage)), lives=True)
     assert {frontier(tmp_path / name) for name in ("one", "two")} == {Antichain.of(31)}
     assert frontier(tmp_path / "other") == Antichain.of(32)
 

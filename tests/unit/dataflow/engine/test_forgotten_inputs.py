@@ -23,7 +23,7 @@ from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import parse_duration
-from tests.property.test_dataflow import runner
+from tests.property.test_dataflow import runner, with_runner
 
 SCHEMA = pa.schema([("n", pa.int64())])
 SCHEMA_OF_ROWS = pa.schema([("_time", pa.int64()), ("n", pa.int64())])
@@ -133,7 +133,7 @@ def test_inputs_keep_what_outputs_have_not_read(tmp_path: Path) -> None:
     made_engine(log, tmp_path / "out", clock).advance(run)
     engine = made_engine(log, tmp_path / "out", clock)
     engine.begin()
-    engine.step(run)
+    with_runner(engine, run).step()
     log.refresh()
     assert len(log.retainers()) == 1  # complete: released
 
@@ -184,7 +184,7 @@ def test_input_that_forgets_after_a_look_is_retained_later(tmp_path: Path, log: 
     engine = Engine(scope.name, scope.sinks, scope.storage, files_of=catalog_of, retain=retain)
     for _ in range(3):
         engine.begin()
-        engine.step(runner(scope.storage))
+        with_runner(engine, runner(scope.storage)).step()
     assert raced == [Antichain.of(3)]
     assert engine.unretained == frozenset()
     log.refresh()

@@ -12,7 +12,7 @@ import pytest
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.engine.explain import outputs
 from spark_timely.dataflow.engine.outputs import check_plans
-from spark_timely.dataflow.engine.steps import Engine, advance_all
+from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import DataLossError, OwnershipError, PlanMismatchError
@@ -21,7 +21,8 @@ from spark_timely.log.log import open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.time.antichain import Antichain
-from tests.property.test_dataflow import runner
+from spark_timely.work import advance_all
+from tests.property.test_dataflow import runner, with_runner
 
 
 def engine(scope: Scope, run: str = "run", **settings: object) -> Engine:
@@ -108,7 +109,7 @@ def test_running_query_refuses_a_moved_output_beside_others(tmp_path: Path, log:
     move(tmp_path)
     before = out_of(tmp_path)
     grow(log, 50)
-    advance_all([made], runner(scope.storage), lives=True)
+    advance_all(with_runner([made], runner(scope.storage)), lives=True)
     assert [str(error) for error in made.failures if "capture_4" in str(error)]
     with pytest.raises(DataLossError, match=found):
         raise made.failures[0]
@@ -131,7 +132,7 @@ def test_output_closed_by_hand_is_refused_as_its_input_closes(tmp_path: Path, lo
         scope = counts(log, tmp_path)
         made = engine(scope)
     with pytest.raises(DataLossError, match=r"output at \[\], where the dataflow left it at \[30\]"):
-        advance_all([made], runner(scope.storage), lives=lives)
+        advance_all(with_runner([made], runner(scope.storage)), lives=lives)
     assert out_of(tmp_path).core.version == version
     # Closed by the dataflow itself it is complete.
     shutil.rmtree(tmp_path / "out")

@@ -12,7 +12,7 @@ import pytest
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import plus, windows
 from spark_timely.dataflow.engine.explain import explain, metrics, outputs, progress
-from spark_timely.dataflow.engine.steps import Engine, advance_all
+from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.stream import Scope
 from spark_timely.datasource.catalog import FileView
@@ -29,7 +29,8 @@ from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.time.antichain import Antichain
-from tests.property.test_dataflow import runner
+from spark_timely.work import advance_all
+from tests.property.test_dataflow import runner, with_runner
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -193,7 +194,7 @@ def test_job_that_was_cancelled_is_not_tried_again(tmp_path: Path, log: Log, msg
         raise RuntimeError(msg)
 
     with pytest.raises(RuntimeError):
-        advance_all([engine(scope)], stopped, lives=True)
+        advance_all(with_runner([engine(scope)], stopped), lives=True)
     assert len(jobs) == 1
     state = open_log(str(tmp_path / "one")).core.stream("main")
     assert state is not None
@@ -213,7 +214,7 @@ def test_failure_over_a_column_named_cancelled_is_run_apart(tmp_path: Path, log:
         raise RuntimeError(msg)
 
     with pytest.raises(RuntimeError, match="cast column"):
-        advance_all([engine(scope)], failing)
+        advance_all(with_runner([engine(scope)], failing))
     assert jobs == [2, 1, 1]
 
 
@@ -250,7 +251,7 @@ def test_dataflows_of_a_query_take_turns_and_fail_apart(tmp_path: Path, log: Log
         return found
 
     with pytest.raises(OperatorError, match=r"'map_2' .*found ValueError: broken"):
-        advance_all(engines, noted)
+        advance_all(with_runner(engines, noted))
     assert jobs == ["large", "small", "broken", *["large"] * 3], "one step, two, two and one"
     assert {name: open_log(str(tmp_path / name)).frontier() for name in scopes} == {
         "large": Antichain.of(30),
@@ -322,9 +323,9 @@ def test_plan_and_numbers_are_told_from_the_logs(tmp_path: Path, log: Log) -> No
     assert done_of(scope, catalogs) == [("capture_4", 0, 90), ("capture_7", 0, 62)]
     made, run = engine(scope, limits=Limits(times=12), workers=2, most_together=1), runner(scope.storage)
     made.begin()
-    made.step(run)
+    with_runner(made, run).step()
     assert done_of(scope, catalogs) == [("capture_4", 36, 90), ("capture_7", 38, 62)]
-    steps = [made.step(run) for _ in range(3)]
+    steps = [with_runner(made, run).step() for _ in range(3)]
     assert [step is None for step in steps] == [False, False, True]
     assert done_of(scope, catalogs) == [("capture_4", 90, 90), ("capture_7", 62, 62)]
     told = explain(scope).splitlines()

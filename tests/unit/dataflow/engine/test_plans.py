@@ -15,7 +15,7 @@ from spark_timely.dataflow.aggregates import count, sum_of
 from spark_timely.dataflow.engine import outputs as dataflow_outputs
 from spark_timely.dataflow.engine.explain import explain, outputs
 from spark_timely.dataflow.engine.outputs import check_plans, newest_note
-from spark_timely.dataflow.engine.steps import Engine, advance_all
+from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import DataLossError, InvalidUsageError, OperatorError, OwnershipError, PlanMismatchError
@@ -25,7 +25,8 @@ from spark_timely.log.machine.state import StreamState
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.time.antichain import Antichain
-from tests.property.test_dataflow import runner
+from spark_timely.work import advance_all
+from tests.property.test_dataflow import runner, with_runner
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -36,7 +37,7 @@ def engine(scope: Scope, run: str = "run") -> Engine:
 
 def step_of(made: Engine, scope: Scope) -> None:
     made.begin()
-    made.step(runner(scope.storage))
+    with_runner(made, runner(scope.storage)).step()
 
 
 def kept(log: Log, folder: Path, condition: str, replaces: str | None = None) -> Scope:
@@ -121,7 +122,7 @@ def test_commit_that_is_refused_is_the_failure_of_its_step(tmp_path: Path, log: 
         return found
 
     made = engine(second)
-    made.step(beaten)
+    with_runner(made, beaten).step()
     assert [type(error) for error in made.failures] == [PlanMismatchError]
 
 
@@ -137,7 +138,7 @@ def test_meant_change_replaces_the_plan_and_refuses_the_old_copy(tmp_path: Path,
     before = content(tmp_path)
     assert open_log(str(tmp_path / "out")).frontier() == Antichain.of(30)
     with pytest.raises(PlanMismatchError, match=f"found plan='{plan_of(new)}'.* expected plan='{plan_of(old)}'"):
-        advance_all([running], runner(old.storage), lives=True)
+        advance_all(with_runner([running], runner(old.storage)), lives=True)
     with pytest.raises(PlanMismatchError):
         engine(old, "restarted").advance(runner(old.storage))
     assert content(tmp_path) == before
@@ -275,7 +276,7 @@ def test_other_outputs_continue_beside_one_of_a_changed_plan(tmp_path: Path, log
         if refused:
             more(log, 31)
             with pytest.raises(PlanMismatchError, match="filter n < 16"):
-                advance_all([engine(scope)], runner(scope.storage), lives=True)
+                advance_all(with_runner([engine(scope)], runner(scope.storage)), lives=True)
         else:
             engine(scope).advance(runner(scope.storage))
     assert open_log(str(tmp_path / "counts")).frontier() == Antichain.of(31)
@@ -346,7 +347,7 @@ def test_consent_to_a_replaced_input_is_what_its_error_names(tmp_path: Path, log
     # It stops alone, and says so in its log, as every output whose input was replaced.
     going = engine(again, "next")
     check_plans(again.sinks, going._logs)
-    advance_all([going], runner(again.storage), lives=True)
+    advance_all(with_runner([going], runner(again.storage)), lives=True)
     assert open_log(str(tmp_path / "rows")).frontier() == Antichain.of(40)
     failure = newest_note(open_log(str(tmp_path / "out")), again.sinks[0]).failure
     assert failure is not None

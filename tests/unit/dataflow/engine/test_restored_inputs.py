@@ -24,7 +24,7 @@ from spark_timely.protocol.note import InputNote
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.time.antichain import Antichain
-from tests.property.test_dataflow import runner
+from tests.property.test_dataflow import runner, with_runner
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -118,11 +118,11 @@ def test_input_put_back_under_a_running_query_is_noticed(tmp_path: Path, log: Lo
     scope = rows_of(tmp_path, log.path)
     made = engine(scope, limits=Limits(times=10))
     made.begin()
-    made.step(runner(scope.storage))
+    with_runner(made, runner(scope.storage)).step()
     put_back()
     grow(log.path, 60, n=2)
     made.begin()
-    assert made.step(runner(scope.storage)) is None
+    assert with_runner(made, runner(scope.storage)).step() is None
     assert len(made.failures) == 1
     with pytest.raises(DataLossError, match=OTHER):
         raise made.failures[0]
@@ -377,14 +377,14 @@ def test_another_copy_that_is_further_is_no_history_of_its_own(tmp_path: Path, l
     scope = rows_of(tmp_path, log.path)
     slow = engine(scope, limits=Limits(times=10))
     slow.begin(pinned=True)
-    slow.step(runner(scope.storage))
+    with_runner(slow, runner(scope.storage)).step()
     grow(log.path, 40)
     fast = engine(rows_of(tmp_path, log.path), limits=Limits(times=5))
     fast.begin()
-    fast.step(runner(scope.storage))
+    with_runner(fast, runner(scope.storage)).step()
     newest = newest_note(open_log(str(tmp_path / "out")), scope.sinks[0]).inputs[log.path]
     assert newest.commits["main"][0] == 4
-    while slow.step(runner(scope.storage)) is not None:
+    while with_runner(slow, runner(scope.storage)).step() is not None:
         assert slow.failures == []
     assert newest_note(open_log(str(tmp_path / "out")), scope.sinks[0]).inputs[log.path] == newest
     assert state_of(tmp_path)[0] == Antichain.of(30)

@@ -16,7 +16,7 @@ from spark_timely.dataflow.delays import plus
 from spark_timely.dataflow.engine import steps as engine_steps
 from spark_timely.dataflow.engine.cutting import cut_range
 from spark_timely.dataflow.engine.outputs import drop_output, newest_note
-from spark_timely.dataflow.engine.steps import Engine, advance_all
+from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.stream import Scope
 from spark_timely.errors import OperatorError, OwnershipError, SchemaMismatchError, StorageError
@@ -26,7 +26,8 @@ from spark_timely.protocol.replay import WHOLE, FileBounds, Limits, TimeCounts
 from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
-from tests.property.test_dataflow import runner
+from spark_timely.work import advance_all
+from tests.property.test_dataflow import runner, with_runner
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -241,7 +242,7 @@ def only_named_files(path: Path) -> bool:
 def test_jobs_have_more_steps_as_long_as_they_are_quick(tmp_path: Path, log: Log) -> None:
     scope, made, clock = made_of(tmp_path, log)
     jobs = Jobs(scope, clock, lambda _: 0.1)
-    done = advance_all([made], jobs, now=clock)
+    done = advance_all(with_runner([made], jobs), now=clock)
     assert jobs.sizes == [1, 2, 4, 8, 15]
     assert [time for job in jobs.steps for time in job] == [(time, time + 1) for time in range(30)]
     assert [(step.lower.to_json(), step.n_rows, step.n_tasks, step.won) for step in done] == [
@@ -254,9 +255,9 @@ def test_steps_of_a_job_take_a_second_while_news_may_come(tmp_path: Path, log: L
     scope, made, clock = made_of(tmp_path, log)
     # From the tenth job on the same work takes four times as long.
     jobs = Jobs(scope, clock, lambda job: 0.3 if job < 8 else 1.2)
-    advance_all([made], jobs, lives=True, now=clock)
+    advance_all(with_runner([made], jobs), lives=True, now=clock)
     while made.rest == 0.0:
-        advance_all([made], jobs, lives=True, now=clock)
+        advance_all(with_runner([made], jobs), lives=True, now=clock)
     assert jobs.sizes == [1, 2, 3, 3, 3, 3, 3, 3, *[1] * 9]
 
 

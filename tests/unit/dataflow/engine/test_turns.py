@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.dataflow.engine.steps import Bounds, Engine, advance_all, rest_of
+from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.stream import Scope
 from spark_timely.log import Log
@@ -18,7 +18,8 @@ from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.testing import ManualClock
 from spark_timely.time.antichain import Antichain
-from tests.property.test_dataflow import runner
+from spark_timely.work import Bounds, advance_all, rest_of
+from tests.property.test_dataflow import runner, with_runner
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -62,7 +63,7 @@ class Query:
         self.writer.append(pa.table({"_time": [time], "n": [time]}), advance_to=time + 1)
 
     def advance(self, **settings: Any) -> None:
-        advance_all(self.engines, self, now=self.clock, **settings)
+        advance_all(with_runner(self.engines, self), now=self.clock, **settings)
 
     def frontier(self, name: str) -> Antichain:
         return open_log(str(self.folder / name)).frontier()
