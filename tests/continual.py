@@ -8,7 +8,7 @@ at 0, whatever the type of the log's times.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from tests.oracles.continual import Body, Row, in_order
 
 @dataclass
 class PythonBodies:
-    """Evaluates the body of one task: `spark_timely.continual.plan.Bodies`.
+    """Evaluates the body of one task: `spark_timely.continual.plan.Evaluator`.
 
     Attributes
     ----------
@@ -51,8 +51,12 @@ class PythonBodies:
     written: Callable[[StepPlan], None] = lambda plan: None
     runs: list[int] = field(default_factory=list)
 
-    def write_times(self, source: SourcePlan, /) -> IntArray:
-        """Return the times at which a collection has inserts or deletes."""
+    def times(self, sources: Sequence[SourcePlan], /) -> list[IntArray]:
+        """Return the times at which collections have inserts or deletes."""
+        return [self.times_of(source) for source in sources]
+
+    def times_of(self, source: SourcePlan) -> IntArray:
+        """Return those of one."""
         if source.lower is None:
             assert source.upper is not None
             return np.array([source.upper - 1] if shown(source) else [], np.int64)
@@ -68,7 +72,7 @@ class PythonBodies:
             found[row] += diff
         return {row: n for row, n in found.items() if n}
 
-    def run(self, plan: StepPlan, /) -> StepResult:
+    def evaluate(self, plan: StepPlan, /) -> StepResult:
         """Evaluate the body at the times of a step, and write what it gives."""
         times = {time - self.origin for time in plan.times}
         self.runs += sorted(times)

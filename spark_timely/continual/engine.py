@@ -1,4 +1,4 @@
-"""The engine of a continual task: decides the next step and commits it; only the body is evaluated elsewhere.
+"""The engine of a continual task: decides the next step and commits it; what looks at rows is an evaluator.
 
 A task is a sink with a state (`spark_timely.continual.sink`). Its inputs say at which times it writes, its inputs and
 references how far these times are complete, and its output how far it has come. A step evaluates the body at one write
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.continual.plan import Bodies, Expectation, SourcePlan, StepPlan, TaskSource
+from spark_timely.continual.plan import Evaluator, Expectation, SourcePlan, StepPlan, TaskSource
 from spark_timely.continual.sink import SinkState, takes_snapshot
 from spark_timely.dataflow.engine.inputs import Inputs, Retained, Retainers
 from spark_timely.dataflow.engine.outputs import Outputs, OutputWork, note_of, passes
@@ -192,7 +192,7 @@ class TaskEngine(OutputWork):
         By path: its output, and all that it reads.
     files_of : callable
         Gives what keeps account of a log's files.
-    bodies : callable
+    evaluator : callable
         Gives what evaluates the body, at each step.
     run : str
         The run of the query.
@@ -215,7 +215,7 @@ class TaskEngine(OutputWork):
         logs: Mapping[str, Log],
         *,
         files_of: Callable[[Log], Callable[[], Files]],
-        bodies: Callable[[], Bodies],
+        evaluator: Callable[[], Evaluator],
         run: str = "",
         tries: int = 1,
         retain: Callable[[Log, str], Retained] | None = None,
@@ -229,7 +229,7 @@ class TaskEngine(OutputWork):
         # May be changed between two steps.
         self.most_bytes = MOST_BYTES
         self._sink = sink
-        self._bodies = bodies
+        self._evaluator = evaluator
         self._logs = dict(logs)
         check_roles(plan, sink, self._logs)
         self._files = {path: files_of(log) for path, log in self._logs.items()}
@@ -332,7 +332,7 @@ class TaskEngine(OutputWork):
             if self._must_skip(look):
                 return self._skip(look)
             self._hold(look)
-            decided = self._sink_state(look)
+            decided = self._sink_state(look, self._touched(look))
             write = decided.process()
             if write is None:
                 self._outputs.settle(self._sink, state, note_of(state, self._sink))
@@ -370,20 +370,18 @@ class TaskEngine(OutputWork):
                 most = min(most, room // max(int(bounds.sizes.sum()), 1))
         return tuple(times[: max(most, 1)].tolist())
 
-    def _sink_state(self, look: _Look) -> SinkState:
+    def _sink_state(self, look: _Look, touched: IntArray) -> SinkState:
         """Return the sink as it is now: write times that are known, and how far everything is complete."""
-        inputs = look.inputs
-        if self.plan.until is not None:
-            inputs = inputs.meet(Antichain.of(self.plan.until))
+        inputs = self._until(look.inputs)
         state = SinkState(self._domain.minimum[0], greatest=self._most)
         state.output_progress = look.upper
         state.append_times_progress = inputs
         state.to_append_progress = inputs.meet(look.references)
-        for source in self.plan.inputs:
-            state.add_times(self._write_times(source, look, inputs))
-            if look.takes_snapshot and look.note is not None:
-                state.add_times(self._snapshot_time(source, look.note, inputs))
+        state.add_times(touched)
         return state
+
+    def _until(self, inputs: Antichain) -> Antichain:
+        return inputs if self.plan.until is None else inputs.meet(Antichain.of(self.plan.until))
 
     def _first(self, look: _Look) -> list[Appended] | None:
         """Make the first commit: the empty output moves from its least time to where the task begins (invariant 3)."""
@@ -467,33 +465,47 @@ class TaskEngine(OutputWork):
 
     # Times at which something is written ---------------------------------------------------------------
 
-    def _write_times(self, source: TaskSource, look: _Look, upper: Antichain) -> IntArray:
-        """Return the times not before the output's upper, and before `upper`, at which an input makes write times."""
+    def _touched(self, look: _Look, upper: Antichain | None = None) -> IntArray:
+        """Return the write times from the output's upper on, and before an upper: of a look, the inputs' frontier.
+
+        What footers do not tell the evaluator is asked, once for all inputs.
+        """
         note, at = look.note, look.upper.elements[0][0]
-        lower = at
+        lower, inputs = at, self._until(look.inputs) if upper is None else upper
         if note is not None and note.as_of is not None:
             lower = max(at, note.as_of + 1)
         elif at <= self._domain.minimum[0]:
             lower = self._least
-        stop = upper.elements[0][0] if upper.elements else self._most + 1
-        known = self._known.get(source)
-        if known is None or known.lower > lower:
-            known = _Known(lower, lower, np.empty(0, np.int64))
-        begin = max(lower, known.upper)
-        times: IntArray = known.times[known.times >= lower]
-        if begin < stop:
-            times = np.concatenate([times, self._times_between(source, begin, stop)])
-        self._known[source] = _Known(lower, max(known.upper, stop), times)
-        found: IntArray = times[times < stop]
-        return found
+        stop = inputs.elements[0][0] if inputs.elements else self._most + 1
+        before: dict[TaskSource, _Known] = {}
+        found: list[IntArray | SourcePlan] = []
+        for source in self.plan.inputs:
+            known = self._known.get(source)
+            if known is None or known.lower > lower:
+                known = _Known(lower, lower, np.empty(0, np.int64))
+            before[source], begin = known, max(lower, known.upper)
+            found.append(self._times_between(source, begin, stop) if begin < stop else np.empty(0, np.int64))
+        if look.takes_snapshot and note is not None and upper is None:
+            found += [self._snapshot_time(source, note, inputs) for source in self.plan.inputs]
+        times = self._told(found)
+        for (source, known), more in zip(before.items(), times, strict=False):
+            there = np.concatenate([known.times[known.times >= lower], more])
+            self._known[source] = _Known(lower, max(known.upper, stop), there)
+        alone = [self._known[source].times for source in before]
+        return np.unique(np.concatenate([*(each[each < stop] for each in alone), *times[len(before) :]]))
 
-    def _times_between(self, source: TaskSource, lower: int, stop: int) -> IntArray:
+    def _told(self, found: Sequence[IntArray | SourcePlan]) -> list[IntArray]:
+        """Return the times that are known, and in the place of the others what the evaluator tells."""
+        asked = [each for each in found if isinstance(each, SourcePlan)]
+        told = iter(self._evaluator().times(asked) if asked else ())
+        return [np.asarray(next(told), np.int64) if isinstance(each, SourcePlan) else each for each in found]
+
+    def _times_between(self, source: TaskSource, lower: int, stop: int) -> IntArray | SourcePlan:
+        """Return the write times of an input in [lower, stop), or what the evaluator is to look at for them."""
         if self._logs[source.path].kind == "stream":
             return self._added_times(source, lower, stop)
         plan = self._source_plan(source, lower, stop)
-        if plan.adds_only:
-            return self._added_times(source, lower, stop)
-        return np.asarray(self._bodies().write_times(plan), np.int64)
+        return self._added_times(source, lower, stop) if plan.adds_only else plan
 
     def _added_times(self, source: TaskSource, lower: int | None, stop: int) -> IntArray:
         """Return the write times where no row is ever taken away: rows need not be looked at."""
@@ -512,8 +524,11 @@ class TaskEngine(OutputWork):
         times: IntArray = np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
         return times
 
-    def _snapshot_time(self, source: TaskSource, note: TaskNote, upper: Antichain) -> IntArray:
-        """Return the time of the snapshot if an input has contents there that are complete; nothing else."""
+    def _snapshot_time(self, source: TaskSource, note: TaskNote, upper: Antichain) -> IntArray | SourcePlan:
+        """Return the time of the snapshot if an input has contents there that are complete; nothing else.
+
+        Or what the evaluator is to look at for it.
+        """
         none: IntArray = np.empty(0, np.int64)
         as_of, left = note.as_of, note.forgotten.get(source.alias)
         if as_of is None or upper.less_equal(as_of) or source.shown == "deletes":
@@ -522,7 +537,7 @@ class TaskEngine(OutputWork):
         if plan.kind == "stream" or plan.adds_only:
             found = self._added_times(source, left, as_of + 1).shape[0] > 0
             return np.array([as_of], np.int64) if found else none
-        return np.asarray(self._bodies().write_times(plan), np.int64)
+        return plan
 
     def _storage_of(self, path: str) -> TableStorage:
         if path not in self._storages:
@@ -548,7 +563,7 @@ class TaskEngine(OutputWork):
         while True:  # half as many times after each failure
             error: Exception | None = None
             try:
-                result = self._bodies().run(self._step_plan(look, times, job))
+                result = self._evaluator().evaluate(self._step_plan(look, times, job))
                 error = result.error
                 if error is None:
                     break
@@ -662,7 +677,7 @@ class TaskEngine(OutputWork):
         if look is None or look.state.closed:
             return None
         look = self._begun(look) if look.note is None else look
-        write = self._sink_state(look).process()
+        write = self._sink_state(look, self._touched(look)).process()
         return None if write is None or write.time is None else self._step_plan(look, (write.time,), new_job())
 
     def both_ways(self, most: int) -> tuple[StepPlan, list[StepPlan]] | None:
@@ -685,7 +700,7 @@ class TaskEngine(OutputWork):
             return None
         if not look.state.closed:
             look = self._begun(look) if look.note is None else look
-            times = self._sink_state(look).ready(most).tolist()
+            times = self._sink_state(look, self._touched(look)).ready(most).tolist()
             if look.takes_snapshot and look.note is not None and times[:1] == [look.note.as_of]:
                 del times[0]  # always alone
             if times:
@@ -710,8 +725,7 @@ class TaskEngine(OutputWork):
         begins = [at for at in map(self._readable_from, [*self._awaited_paths, self._sink.path]) if at is not None]
         first = max([least, *(at + 1 for at in begins), *([] if look.note.as_of is None else [look.note.as_of + 1])])
         back = replace(look, upper=Antichain.of(first))
-        found = [self._write_times(source, back, look.upper) for source in self.plan.inputs]
-        times = np.unique(np.concatenate(found))[-most:].tolist()
+        times = self._touched(back, look.upper)[-most:].tolist()
         return [self._step_plan(back, (int(time),), new_job()) for time in times]
 
     # What is retained ----------------------------------------------------------------------------------

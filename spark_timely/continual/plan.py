@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from spark_timely.time.domain import TimeDomain
 
 __all__ = [
-    "Bodies",
     "Deletes",
+    "Evaluator",
     "Expectation",
     "Newest",
     "Shown",
@@ -267,10 +267,10 @@ class StepResult:
     unmet: Mapping[str, int] = field(default_factory=dict)
 
 
-class Bodies(Protocol):
-    """Evaluates bodies, and whatever else looks at rows."""
+class Evaluator(Protocol):
+    """Evaluates bodies, and whatever else looks at rows. It looks at what it is given, and decides nothing."""
 
-    def run(self, plan: StepPlan, /) -> StepResult:
+    def evaluate(self, plan: StepPlan, /) -> StepResult:
         """Evaluate the body at the times of a step, and write what it gives.
 
         Raises
@@ -279,8 +279,8 @@ class Bodies(Protocol):
             If files cannot be read or written; also if a file is gone.
         """
 
-    def write_times(self, source: SourcePlan, /) -> IntArray:
-        """Return the times at which a collection has inserts, or deletes: sorted, each once, shape (n,).
+    def times(self, sources: Sequence[SourcePlan], /) -> Sequence[IntArray]:
+        """Return the times at which each of some collections has inserts, or deletes: sorted, each once, shape (n,).
 
         Updates of one time are summed before: a row that is added and taken away at one time is none. A source without
         `lower` is shown as of the time before `upper`: that one time is returned, or none.

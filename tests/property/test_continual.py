@@ -459,7 +459,7 @@ class World:
         )
         by_path = {path: log for log, path in self.paths.items()}
         engine = TaskEngine(
-            plan, sink, logs, files_of=catalog_of, bodies=lambda: bodies, run=str(self.rng.random()),
+            plan, sink, logs, files_of=catalog_of, evaluator=lambda: bodies, run=str(self.rng.random()),
             retain=lambda log, consumer: RetainedPosition(
                 partial(self.handle, by_path[log.path]), consumer, MONTH, now=self.retainers_clock
             ),
@@ -823,7 +823,7 @@ def deletes_make_write_times(patch: pytest.MonkeyPatch) -> None:
 
     def either(self: Any, source: TaskSource, lower: int, stop: int) -> Any:
         ways = [replace(source, shown="inserts"), replace(source, shown="deletes")]
-        return np.unique(np.concatenate([found(self, way, lower, stop) for way in ways]))  # type: ignore[arg-type]
+        return np.unique(np.concatenate(self._told([found(self, way, lower, stop) for way in ways])))
 
     patch.setattr(TaskEngine, "_times_between", either)
 
@@ -926,7 +926,7 @@ def race_unnoticed(patch: pytest.MonkeyPatch) -> None:
         if now.state.closed:
             return found
         ((at,),) = now.state.frontier.elements
-        result = self._bodies().run(
+        result = self._evaluator().evaluate(
             replace(self._step_plan(look, times[:1], "job"), times=(at,), seq=now.state.seq + 1)
         )
         return self._append(now, result.files, Antichain.of(at + 1).join(upper), look.note, {})

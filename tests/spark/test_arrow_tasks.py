@@ -177,10 +177,10 @@ def test_errors_of_a_task_of_sparks_come_back_as_they_are(spark: SparkSession, t
     plan = StepPlan("t", (1,), (source,), None, log.core.format, log.core.storage, "main", 9, "job")
     body = ArrowBody(lambda inputs, references, time: inputs["i"], ("i",), (), reads_output=False)
     bodies = ArrowBodies(spark, body, max_bytes_in_driver=0)
-    assert bodies.write_times(source).tolist() == [1]
-    assert [file.n_rows for file in bodies.run(plan).files] == [1]
+    assert bodies.times([source])[0].tolist() == [1]
+    assert [file.n_rows for file in bodies.evaluate(plan).files] == [1]
     for file in files:
         (Path(path) / file).unlink()
-    for attempt in (lambda: bodies.run(plan), lambda: bodies.write_times(source)):
+    for attempt in (lambda: bodies.evaluate(plan), lambda: bodies.times([source])):
         with pytest.raises(StorageError, match=r"could not .*: could not read the log .*: found data file .* missing"):
             attempt()

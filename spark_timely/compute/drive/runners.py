@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from spark_timely.compute.drive.runtime import ReadyTask
     from spark_timely.compute.drive.state import State
     from spark_timely.compute.instance import Running
-    from spark_timely.continual.plan import Bodies
+    from spark_timely.continual.plan import Evaluator
     from spark_timely.dataflow.engine.arranged import RunTasks
     from spark_timely.log.log import Log
     from spark_timely.protocol.note import Fence
@@ -448,7 +448,7 @@ class _TaskRunner(Runner):
 
     engine: TaskEngine | None = None
     _ready: ReadyTask | None = None
-    _bodies: Bodies | None = None
+    _evaluator: Evaluator | None = None
 
     @property
     def _node(self) -> TaskNode:
@@ -546,7 +546,7 @@ class _TaskRunner(Runner):
             sink,
             logs,
             files_of=runtime.files_of,
-            bodies=self._at_hand,
+            evaluator=self._at_hand,
             run=fence.owner,
             tries=_TRIES,
             retain=runtime.retain,
@@ -578,11 +578,11 @@ class _TaskRunner(Runner):
     def _name(self, fence: Fence) -> str:
         return f"{self.dataflow.name} of instance {fence.instance}"
 
-    def _at_hand(self) -> Bodies:
-        if self._bodies is None:
+    def _at_hand(self) -> Evaluator:
+        if self._evaluator is None:
             msg = f"task {self.dataflow.name!r} runs outside of a step, invariant 5 of compute.drive.runners"
             raise TimelyInternalError(msg)
-        return self._bodies
+        return self._evaluator
 
     def step(self, run_tasks: RunTasks, max_bytes: int | None = None) -> bool:
         """Take a step, of one time or of several, if anything is ready; return whether there was.
@@ -592,7 +592,7 @@ class _TaskRunner(Runner):
         del run_tasks
         assert self.engine is not None
         assert self._ready is not None
-        self._bodies = self._ready.bodies()
+        self._evaluator = self._ready.evaluator()
         self.engine.most_bytes = max_bytes or MOST_BYTES
         self.engine.begin()
         return self.engine.step() is not None

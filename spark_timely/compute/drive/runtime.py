@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spark_timely.compute.drive.plans import Function
     from spark_timely.compute.plan import TaskNode
     from spark_timely.continual.engine import TaskPlan
-    from spark_timely.continual.plan import Bodies
+    from spark_timely.continual.plan import Evaluator
     from spark_timely.dataflow.engine.arranged import RunTasks
     from spark_timely.dataflow.engine.cutting import Files
     from spark_timely.dataflow.engine.inputs import Retained
@@ -92,7 +92,7 @@ class ReadyTask:
     sink: Sink
     logs: Mapping[str, Log]
     storage: Mapping[str, dict[str, str]] = field(repr=False)
-    bodies: Callable[[], Bodies]
+    evaluator: Callable[[], Evaluator]
     end: Callable[[], None] = lambda: None
 
 

@@ -470,7 +470,7 @@ class _MicroBatch:
             )
         task, (sink,) = part.task, part.sinks
 
-        def bodies() -> SparkBodies | ArrowBodies:
+        def evaluator() -> SparkBodies | ArrowBodies:
             assert self.settings is not None  # it was made with the session of this micro-batch
             if isinstance(task.body, ArrowBody):
                 return ArrowBodies(self.settings.spark, task.body, task.own_names)
@@ -481,7 +481,7 @@ class _MicroBatch:
             sink,
             open_logs(part.sinks, part.storage),
             files_of=catalog_of,
-            bodies=bodies,
+            evaluator=evaluator,
             run=self.run,
             tries=TRIES,
             retain=retain,

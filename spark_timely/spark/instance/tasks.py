@@ -7,7 +7,7 @@ they would change these under each other, and under peeks and copies.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -93,18 +93,18 @@ class InstanceTasks:
 
 
 class _JobBodies:
-    """Evaluates the body of a task by jobs of an instance: `spark_timely.continual.plan.Bodies`."""
+    """Evaluates the body of a task by jobs of an instance: `spark_timely.continual.plan.Evaluator`."""
 
     def __init__(self, session: _OwnSession, part: TaskPart) -> None:
         self._session, self._part = session, part
 
-    def run(self, plan: StepPlan, /) -> StepResult:
+    def evaluate(self, plan: StepPlan, /) -> StepResult:
         """Evaluate the body at the times of a step, and write what it gives."""
-        return self._session.run(lambda own, settings: self._in(own, settings).run(plan))
+        return self._session.run(lambda own, settings: self._in(own, settings).evaluate(plan))
 
-    def write_times(self, source: SourcePlan, /) -> IntArray:
-        """Return the times at which a collection has inserts or deletes."""
-        return self._session.run(lambda own, settings: self._in(own, settings).write_times(source))
+    def times(self, sources: Sequence[SourcePlan], /) -> list[IntArray]:
+        """Return the times at which collections have inserts or deletes."""
+        return self._session.run(lambda own, settings: self._in(own, settings).times(sources))
 
     def _in(self, own: SparkSession, settings: SessionSettings) -> SparkBodies:
         part = self._part

@@ -276,7 +276,7 @@ _GREATEST: Final = (1 << 63) - 1
 
 
 def times_of_changes(source: SourcePlan, most_bytes: int = MAX_BYTES) -> IntArray:
-    """Return the times at which a collection has inserts, or deletes: `spark_timely.continual.plan.Bodies.write_times`.
+    """Return the times at which a collection has inserts, or deletes: `spark_timely.continual.plan.Evaluator.times`.
 
     Parameters
     ----------
@@ -888,7 +888,7 @@ def compare_step(
 
 
 class ArrowBodies:
-    """Evaluates the body of one task, a job of one task for each step: `spark_timely.continual.plan.Bodies`.
+    """Evaluates the body of one task, a job of one task for each step: `spark_timely.continual.plan.Evaluator`.
 
     Parameters
     ----------
@@ -912,19 +912,23 @@ class ArrowBodies:
         self._spark, self._body, self._own_names = spark, body, tuple(own_names)
         self._driver_bytes = max_bytes_in_driver
 
-    def write_times(self, source: SourcePlan, /) -> IntArray:
-        """Return the times at which a collection has inserts or deletes, as `Bodies` has it."""
+    def times(self, sources: Sequence[SourcePlan], /) -> list[IntArray]:
+        """Return the times at which collections have inserts or deletes, as `Evaluator` has it."""
         most = self._body.max_bytes
-        if source.size_bytes < self._driver_bytes:
-            try:
-                return times_of_changes(source, min(most, _IN_DRIVER_BYTES))
-            except Exception as error:
-                if is_cancelled(error):
-                    raise
-                _log.info("write times of log %r are left to Spark: %s", source.path, error)
-        return self._in_task(lambda: times_of_changes(source, most))
+        found: list[IntArray | None] = [None] * len(sources)
+        for place, source in enumerate(sources):
+            if source.size_bytes < self._driver_bytes:
+                try:
+                    found[place] = times_of_changes(source, min(most, _IN_DRIVER_BYTES))
+                except Exception as error:
+                    if is_cancelled(error):
+                        raise
+                    _log.info("write times of log %r are left to Spark: %s", source.path, error)
+        left = [source for source, times in zip(sources, found, strict=True) if times is None]
+        there = iter(self._in_task(lambda: [times_of_changes(source, most) for source in left]) if left else ())
+        return [next(there) if times is None else times for times in found]
 
-    def run(self, plan: StepPlan, /) -> StepResult:
+    def evaluate(self, plan: StepPlan, /) -> StepResult:
         """Evaluate the body at the times of a step, and write what it gives; an error of the body is a result too."""
         body, own_names = self._body, self._own_names
         return self._in_task(lambda: run_step(body, plan, own_names))

@@ -321,8 +321,21 @@ class _Placed:
         return self._made[alias, how]
 
 
+def _times_sql(source: SourcePlan, raw: str) -> str:
+    """Return the query for the times at which a collection has inserts or deletes, as numbers in a column `at`."""
+    (kind,), (name,) = source.domain.types, source.domain.columns
+    if source.lower is None:
+        assert source.upper is not None
+        held = summed_sql(source, raw, source.schema.names)
+        return f"SELECT CAST({source.upper - 1} AS BIGINT) AS at FROM ({held}) LIMIT 1"
+    summed = summed_sql(source, raw, [name, *source.schema.names])
+    sign = ">" if source.shown == "inserts" else "<"
+    number = {"timestamp": f"unix_micros({name})", "date": f"unix_date({name})"}.get(kind.value, name)
+    return f"SELECT DISTINCT CAST({number} AS BIGINT) AS at FROM ({summed}) WHERE {DIFF} {sign} 0"
+
+
 class SparkBodies:
-    """Evaluates the body of one task: `spark_timely.continual.plan.Bodies`.
+    """Evaluates the body of one task: `spark_timely.continual.plan.Evaluator`.
 
     Parameters
     ----------
@@ -348,25 +361,21 @@ class SparkBodies:
         self._spark, self._body, self._settings, self._own_names = spark, body, settings, tuple(own_names)
         self._many = many
 
-    def write_times(self, source: SourcePlan, /) -> IntArray:
-        """Return the times at which a collection has inserts or deletes, as `Bodies` has it."""
-        (kind,), (name,) = source.domain.types, source.domain.columns
+    def times(self, sources: Sequence[SourcePlan], /) -> list[IntArray]:
+        """Return the times at which collections have inserts or deletes, as `Evaluator` has it: one job for all."""
         with StepViews(self._spark) as views:
-            raw = views.add(scanned(self._spark, source))
-            if source.lower is None:
-                assert source.upper is not None
-                held = self._spark.sql(
-                    f"SELECT 1 FROM ({summed_sql(source, raw, source.schema.names)}) LIMIT 1"
-                ).collect()
-                return np.array([source.upper - 1] if held else [], np.int64)
-            summed = summed_sql(source, raw, [name, *source.schema.names])
-            sign = ">" if source.shown == "inserts" else "<"
-            number = {"timestamp": f"unix_micros({name})", "date": f"unix_date({name})"}.get(kind.value, name)
+            parts = [
+                f"SELECT {place} AS place, at FROM ({_times_sql(each, views.add(scanned(self._spark, each)))})"
+                for place, each in enumerate(sources)
+            ]
             # Bookkeeping: as many rows as times.
-            found = self._spark.sql(f"SELECT DISTINCT {number} AS at FROM ({summed}) WHERE {DIFF} {sign} 0").collect()
-        return np.array(sorted(int(row["at"]) for row in found), np.int64)
+            rows = self._spark.sql(" UNION ALL ".join(parts)).collect()
+        found: list[list[int]] = [[] for _ in sources]
+        for row in rows:
+            found[row["place"]].append(int(row["at"]))
+        return [np.array(sorted(each), np.int64) for each in found]
 
-    def run(self, plan: StepPlan, /) -> StepResult:
+    def evaluate(self, plan: StepPlan, /) -> StepResult:
         """Evaluate the body at a time, and write what it gives; an error of the body is a result too."""
         size = sum(source.size_bytes for source in plan.sources)
         with self._settings.under(plan.settings, plan.task, size), StepViews(self._spark) as views:

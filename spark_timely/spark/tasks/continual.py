@@ -778,7 +778,7 @@ class ContinualTask(Dataflow):
         opened[sink.path] = log
         return TaskEngine(
             replace(self.plan, read_only=True), sink, opened, files_of=catalog_of,
-            bodies=lambda: self._bodies(spark),
+            evaluator=lambda: self._bodies(spark),
         )  # fmt: skip
 
     def _written_at(self, plan: StepPlan) -> SourcePlan:

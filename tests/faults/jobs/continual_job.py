@@ -65,7 +65,7 @@ def engine_of(folder: str) -> TaskEngine:
         return RetainedPosition(partial(open_log, log.path), consumer, parse_duration("30 days"))
 
     logs = open_logs([sink], {path: {} for path in paths.values()})
-    return TaskEngine(plan, sink, logs, files_of=catalog_of, bodies=lambda: bodies, retain=retained)
+    return TaskEngine(plan, sink, logs, files_of=catalog_of, evaluator=lambda: bodies, retain=retained)
 
 
 def main(folder: str, told: str, at: int | None) -> None:

@@ -66,9 +66,9 @@ class TableBodies(PythonBodies):
 
     kept: Kept = field(default_factory=Kept)
 
-    def write_times(self, source: SourcePlan, /) -> IntArray:
+    def times_of(self, source: SourcePlan, /) -> IntArray:
         found = times_of_changes(source)
-        assert found.tolist() == super().write_times(source).tolist()
+        assert found.tolist() == super().times_of(source).tolist()
         return found
 
     def function(self, inputs: Mapping[str, Any], references: Mapping[str, Any], time: Any, output: Any) -> Changes:
@@ -89,7 +89,7 @@ class TableBodies(PythonBodies):
             return (time - dt.datetime(2026, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
         return (time - dt.date(2026, 1, 1)).days if isinstance(time, dt.date) else int(time)
 
-    def run(self, plan: StepPlan, /) -> StepResult:
+    def evaluate(self, plan: StepPlan, /) -> StepResult:
         times = {time - self.origin for time in plan.times}
         self.runs += sorted(times)
         if times & self.raises_at:
@@ -491,11 +491,11 @@ def test_write_times_are_those_of_the_sums(seed: int, shown_: str, monkeypatch: 
             left[row] += diff * (time < source.upper)
         wanted = [source.upper - 1] if any(left.values()) else []
     else:
-        wanted = PythonBodies(lambda *_: []).write_times(source).tolist()
+        wanted = PythonBodies(lambda *_: []).times_of(source).tolist()
     assert times_of_changes(source).tolist() == wanted
     # Little enough to be found here: Spark is not asked.
     bodies = ArrowBodies(None, body_of(seen_as_text, step_of([0])))  # type: ignore[arg-type]
-    assert bodies.write_times(source).tolist() == wanted
+    assert [times.tolist() for times in bodies.times([source, source])] == [wanted, wanted]
 
 
 def log_rows(log: MemoryLog) -> int:

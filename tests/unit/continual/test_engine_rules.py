@@ -104,9 +104,9 @@ def test_rule_002_02_a_restart_looks_at_nothing_before_upper(story: Make, monkey
     idle(task.replica())
     task.write(0, (6, B, -1), (6, C, 1), to=8)
     again, asked = task.replica(), list[Any]()
-    between, run = again.engine._times_between, again.bodies.run
+    between, run = again.engine._times_between, again.bodies.evaluate
     monkeypatch.setattr(again.engine, "_times_between", lambda *given: asked.append(given[1:]) or between(*given))
-    again.bodies.run = lambda plan: asked.extend((each.lower, each.upper) for each in plan.sources) or run(plan)  # type: ignore[method-assign]
+    again.bodies.evaluate = lambda plan: asked.extend((each.lower, each.upper) for each in plan.sources) or run(plan)  # type: ignore[method-assign]
     idle(again)
     assert asked == [(5, 8), (6, 7)]
 
