@@ -103,8 +103,9 @@ def through_a_dataflow(folder: Path) -> dict[str, Walk]:
         if time == 1:
             engine.advance(runner(flow.storage))
         else:
+            engine.begin()
             with walk.taken():
-                engine.advance(runner(flow.storage))
+                engine.step()
     return {"step": walk}
 
 

@@ -32,8 +32,8 @@ import pyarrow as pa
 from spark_timely.continual.plan import Evaluator, Expectation, SourcePlan, StepPlan, TaskSource
 from spark_timely.continual.sink import SinkState, takes_snapshot
 from spark_timely.dataflow.engine.inputs import Inputs, Retained, Retainers
-from spark_timely.dataflow.engine.outputs import Outputs, OutputWork, note_of, passes
-from spark_timely.dataflow.logs import least_time, refreshed
+from spark_timely.dataflow.engine.outputs import Outputs, OutputWork, passes
+from spark_timely.dataflow.logs import least_time, note_of, refreshed
 from spark_timely.errors import (
     DataLossError,
     InvalidUsageError,

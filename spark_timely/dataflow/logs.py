@@ -40,13 +40,15 @@ from spark_timely.log.log import check_free, create_log, open_log
 from spark_timely.log.machine.decide import decide_open
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.urls import identity
+from spark_timely.protocol.note import OutputNote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from spark_timely.log.machine.state import StreamState
     from spark_timely.protocol.note import Fence
 
-__all__ = ["Sink", "check_outputs", "check_writers", "existing_logs", "least_time", "open_logs", "refreshed"]
+__all__ = ["Sink", "check_outputs", "check_writers", "existing_logs", "least_time", "note_of", "open_logs", "refreshed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -399,3 +401,9 @@ def _wanted(sink: Sink) -> pa.Schema:
     """Return the columns of an output as its log has them."""
     types = [kind.value for kind in sink.view.domain.types]
     return LogFormat.build(sink.view.schema, times=types, kind=sink.view.rows_kind).payload
+
+
+def note_of(state: StreamState | None, sink: Sink) -> OutputNote:
+    """Return what a state of an output's stream says of the output; an empty note where that is nothing."""
+    note = None if state is None or state.owner != sink.owner else state.note.output
+    return OutputNote() if note is None else note

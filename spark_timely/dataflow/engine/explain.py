@@ -14,7 +14,7 @@ import numpy as np
 from spark_timely.dataflow.engine.arranged import Arrangements
 from spark_timely.dataflow.engine.cutting import paths_of
 from spark_timely.dataflow.engine.outputs import newest_note, steps_of
-from spark_timely.dataflow.engine.stuck import stuck_outputs
+from spark_timely.dataflow.engine.tracking import stuck_outputs
 from spark_timely.dataflow.fingerprint import plans_of
 from spark_timely.dataflow.history.base import HIDDEN
 from spark_timely.dataflow.operators.joins import AsOfJoin

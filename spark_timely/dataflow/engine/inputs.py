@@ -1,4 +1,4 @@
-"""Inputs of an output: checks that the logs that it reads are still those that it was made from.
+"""Inputs of an output: whether they are those that it was made from, what is retained in them, and where it begins.
 
 A log may be deleted, and another one made under its path; or it may be put back to an earlier state, and grow again by
 other commits. Its frontier alone does not tell. So the ids of the logs and their newest commits are in the output's own
@@ -9,19 +9,40 @@ Invariants
 1. All rows of an output come from the same logs, and from one history of each, or the output stops.
 2. A log that this dataflow alone writes may be made again from the same inputs: it is named by what it is made from.
 3. A commit that was found is looked for again only when a file that held it is no longer part of the log.
+4. Where an output begins, a log is asked, not a plan: it has a minimum of its own, which may be later than that of the
+   logs that it is made from, as behind a delay, or earlier, as where a person made it or other outputs are in it. What
+   it has forgotten, and where what is in it begins, is in its since and in the notes of its streams.
+5. An output has begun once it took a step: then a note has its upper. It takes its first step after the outputs that
+   it reads.
+6. What events are looked up in as of their times begins where its inputs do, whatever the dataflow's as_of is: events
+   before that are looked up too.
+7. Events begin after the last time to which anything that is forgotten would have gone: what an output holds is whole.
+   Updates begin where those at since go, which stand for all before them. What a compute instance has accepted begins
+   as of its time, or not at all.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from spark_timely.dataflow.views import leaves_of
+import numpy as np
+
+from spark_timely.dataflow.engine.cutting import paths_of
+from spark_timely.dataflow.logs import least_time, note_of
+from spark_timely.dataflow.remembered import dimensions_of, remembers
+from spark_timely.dataflow.views import Replay, leaves_of
 from spark_timely.errors import SinceViolationError, TimelyError
 from spark_timely.log.acceptance import describe_others
 from spark_timely.log.machine.rollback import ACCEPTED, newest_commits, other_commits
+from spark_timely.log.machine.since import may_read, needed_from
 from spark_timely.log.store.clones import of_clone
 from spark_timely.log.store.urls import same_place
 from spark_timely.protocol.note import InputNote
+from spark_timely.spark.base.beginnings import beginning
+from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,10 +51,298 @@ if TYPE_CHECKING:
     from spark_timely.dataflow.logs import Sink
     from spark_timely.log import Log
     from spark_timely.log.machine.rollback import Commits
+    from spark_timely.log.machine.state import StreamState
     from spark_timely.protocol.note import OutputNote
-    from spark_timely.time.antichain import Antichain
+    from spark_timely.time.arrays import IntArray
 
-__all__ = ["Inputs", "Retained", "Retainers", "other_log"]
+__all__ = ["Beginnings", "Inputs", "Need", "Retained", "Retainers", "check_whole", "first_end", "other_log"]
+
+
+_log = logging.getLogger("spark_timely.dataflow")
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The part of a log that a step of an output needs.
+
+    Attributes
+    ----------
+    leaf : Replay
+        How the log is read.
+    at : Antichain
+        From when on.
+    needed : Antichain
+        Times at and beyond it must stay distinct: see `spark_timely.log.machine.since`.
+    """
+
+    leaf: Replay
+    at: Antichain
+    needed: Antichain
+
+
+class Beginnings:
+    """The beginnings of a dataflow's outputs, and what they need of the logs that they read.
+
+    Parameters
+    ----------
+    sinks : sequence of Sink
+    logs : mapping of str to Log
+        By path: all that are read or written.
+
+    Attributes
+    ----------
+    own : dict of Sink to Replay
+        Outputs that are the state of an operator over all history, and how their logs are read.
+    """
+
+    def __init__(self, sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
+        self._logs = logs
+        self._written: dict[str, list[Sink]] = {}
+        for sink in sinks:
+            self._written.setdefault(sink.path, []).append(sink)
+        self._looked_into = _looked_into(sinks, self._written)
+        self.own = {sink: _own(sink, logs[sink.path]) for sink in sinks if remembers(sink.view) is not None}
+
+    def needs(self, sink: Sink, state: StreamState, lower: Antichain) -> list[Need]:
+        """Return what a step of an output from `lower` on needs: of each way from a log, and of its own state."""
+        found = []
+        for leaf, delays in paths_of(sink.view):
+            log = self._logs[leaf.path]
+            at = lower
+            for delay in reversed(delays):
+                at = delay.back(at)
+            at = at.join(log.domain.minimum_frontier)  # before which nothing is
+            found.append(Need(leaf, at, needed_from(log.kind, at, log.domain.minimum)))
+        if sink in self.own:
+            found.append(Need(self.own[sink], lower, self._state_needs(sink, state)))
+        return found
+
+    def _state_needs(self, sink: Sink, state: StreamState) -> Antichain:
+        """Return what the state of an operator over all history needs to be read as of its frontier."""
+        log, frontier = self._logs[sink.path], state.frontier
+        if self.own[sink].updates:
+            return needed_from("collection", frontier, log.domain.minimum)
+        kept = remembers(sink.view)
+        back = None if kept is None else kept.history.looks_back
+        if back is None or not frontier.elements:
+            return frontier if not frontier.elements else log.domain.minimum_frontier
+        ((time,),) = frontier.elements
+        needed = Antichain.of(max(time - back, log.domain.minimum[0]))
+        begins = note_of(state, sink).begins
+        return needed if begins is None else needed.join(Antichain.from_times(begins, 1))
+
+    def waits(self, sink: Sink, state: StreamState) -> bool:
+        """Return whether an output may not begin before another one that it reads has begun (invariant 5)."""
+        return not _has_begun(sink, state) and any(
+            not _has_begun(other, self._logs[other.path].core.stream(other.stream))
+            for leaf in leaves_of(sink.view)
+            for other in self._written.get(leaf.path, ())
+        )
+
+    def later(self, sink: Sink, state: StreamState) -> Antichain | None:
+        """Return where an output begins that is to begin later, or whose inputs have forgotten; None for any other.
+
+        Also None for one that has begun, or was moved past its least time by hand, where it then begins.
+        """
+        domain, (least, *others) = sink.view.domain, least_time(sink.view)
+        if _has_begun(sink, state) or others or not state.frontier.less_equal((least,)):
+            return None
+        begins: list[Antichain] = []
+        if sink.as_of is not None and sink.view.updates and sink.as_of > least and sink.path not in self._looked_into:
+            begins.append(Antichain.of(sink.as_of))
+        for leaf, delays in paths_of(sink.view):
+            since = beginning(self._logs[leaf.path])
+            if since is None or since == self._logs[leaf.path].domain.minimum_frontier:
+                continue
+            ((time,),) = since.elements
+            # The last time of which anything is forgotten: of updates, at since stands all that was before it too.
+            at: IntArray = np.array([[time if leaf.updates else time - 1]], np.int64)
+            goes = True
+            for delay in delays:
+                at, fits = delay.forward(at)
+                goes = goes and bool(fits[0])
+            if goes:
+                lost = int(at[0, 0])
+                begins.append(Antichain.of(lost) if sink.view.updates else domain.successors(lost))
+        # The last of them: the end of all times is after any.
+        return max(begins, key=lambda each: each.elements or ((1 << 64,),), default=None)
+
+    def say(self, sink: Sink, begins: Antichain) -> None:
+        """Warn that an output begins later than its inputs did, where it was not asked to."""
+        if sink.as_of is not None and begins == Antichain.of(sink.as_of):
+            return
+        logs = {leaf.path: self._logs[leaf.path] for leaf in leaves_of(sink.view)}
+        said = {path: log.domain.render_frontier(log.since()) for path, log in logs.items()}
+        at = sink.view.domain.render_frontier(begins)
+        _log.warning("output %r begins at %s: its inputs have forgotten what is before since=%s", sink.name, at, said)
+
+    def said(self, sink: Sink, state: StreamState, begins: Antichain | None) -> tuple[tuple[int, ...], ...] | None:
+        """Return what the note of an output's first step says of where it begins; None where it has all.
+
+        That is what its inputs have forgotten, or what it was moved past by hand. Where one of them lacks something and
+        it is not known from when on nothing, it is the least time, by which others know that something is missing.
+        """
+        if begins is not None:
+            return begins.elements
+        if _has_begun(sink, state):
+            return None
+        if not state.frontier.less_equal(least_time(sink.view)):
+            return state.frontier.elements
+        logs = [self._logs[leaf.path] for leaf in leaves_of(sink.view)]
+        lacks = any(beginning(log) == log.domain.minimum_frontier for log in logs)
+        return sink.view.domain.minimum_frontier.elements if lacks else None
+
+    def check_as_of(self, sink: Sink) -> None:
+        """Refuse an output of a compute instance that would begin after the time as of which it was accepted."""
+        if sink.fence is None or sink.as_of is None:
+            return
+        for leaf, _ in paths_of(sink.view):
+            log = self._logs[leaf.path]
+            if may_read(log.since(), log.domain.minimum_frontier.join(Antichain.of(sink.as_of))):
+                continue
+            as_of, since = (leaf.domain.render_frontier(each) for each in (Antichain.of(sink.as_of), log.since()))
+            msg = f"could not begin operator {sink.name!r} as of {as_of}: found since={since} in log {leaf.path!r}"
+            raise SinceViolationError(
+                msg,
+                hint=f"begin as of {since} or later; to have an input retained, let the instance write to its log",
+                as_of=as_of,
+                since=since,
+                context={"path": leaf.path, "operator": sink.name},
+            )
+
+    def check_since(self, sink: Sink, state: StreamState, lower: Antichain) -> None:
+        """Refuse a step that needs what an input, or its own state, has forgotten: rows would be missed or be wrong.
+
+        Raises
+        ------
+        SinceViolationError
+        """
+        for need in self.needs(sink, state, lower):
+            log, leaf = self._logs[need.leaf.path], need.leaf
+            if not may_read(log.since(), need.needed):
+                since, wanted = (leaf.domain.render_frontier(each) for each in (log.since(), need.at))
+                msg = (
+                    f"could not continue at operator {sink.name!r}: found since={since} in log {leaf.path!r}, of which "
+                    f"it needs what is from {wanted} on"
+                )
+                raise SinceViolationError(
+                    msg,
+                    hint="remove the output, or capture into another log, which begins where the input has all that it "
+                    "needs; to keep what a dataflow needs, retain it",
+                    as_of=wanted,
+                    since=since,
+                    context={"path": leaf.path, "operator": sink.name},
+                )
+
+
+def first_end(sink: Sink, begins: Antichain) -> Antichain:
+    """Return where the first step ends of an output whose inputs have forgotten their beginning.
+
+    Events begin there, whole. Updates add up to what is there: all up to that time stand at it.
+    """
+    return sink.view.domain.successors(begins.elements[0]) if sink.view.updates and begins.elements else begins
+
+
+def check_whole(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
+    """Refuse outputs that have not begun, need all events from the beginning on, and whose inputs have not all of them.
+
+    Those are what operators over all history remember, and collections that are made of events.
+
+    Parameters
+    ----------
+    sinks : sequence of Sink
+    logs : mapping of str to Log
+        By path: all that are read or written.
+
+    Raises
+    ------
+    SinceViolationError
+    """
+    for sink in sinks:
+        kept = remembers(sink.view)
+        needs_all = sink.is_whole if kept is None else kept.history.looks_back is None
+        if not needs_all or _has_begun(sink, logs[sink.path].core.stream(sink.stream)):
+            continue
+        found = _with_gap(sink, {other.path: other for other in sinks}, logs, events=True)
+        if found is None:
+            continue
+        leaf, begins = found
+        name, least = sink.view.name, logs[leaf.path].domain.minimum_frontier
+        first, since = (leaf.domain.render_frontier(each) for each in (least, begins))
+        # Without the since, of a copy of a log with times of other types: in which times it begins is not known.
+        gap = f"since={since} in" if begins != least else "a copy of a log that had forgotten,"
+        rows = "updates" if leaf.updates else "messages"
+        msg = (
+            f"could not begin operator {name!r}: found {gap} log {leaf.path!r}, of which it needs all {rows} from the "
+            "beginning on"
+        )
+        raise SinceViolationError(
+            msg,
+            hint="begin from a log that has not forgotten, or from a collection, which forgets times, not contents",
+            as_of=first,
+            since=since,
+            context={"path": leaf.path, "operator": name},
+        )
+
+
+def _has_begun(sink: Sink, state: StreamState | None) -> bool:
+    """Whether an output took a step (invariant 5)."""
+    return note_of(state, sink).upper is not None
+
+
+def _with_gap(
+    sink: Sink, written: Mapping[str, Sink], logs: Mapping[str, Log], *, events: bool
+) -> tuple[Replay, Antichain] | None:
+    """Return a log below an output that has not all that events are made of, and from when on; None if there is none.
+
+    That are events, and the collections that events are looked up in; with `events` False all logs, as those below such
+    a collection. A log that a dataflow or a query wrote, or a dataflow will write, from one that had forgotten has no
+    more than that one.
+    """
+    waiting = _asked(sink, events=events)
+    seen: set[tuple[Replay, bool]] = set()
+    while waiting:
+        leaf, of_events = waiting.pop()
+        if (leaf, of_events) in seen:
+            continue
+        seen.add((leaf, of_events))
+        log = logs[leaf.path]
+        begins = beginning(log)
+        if begins is not None:
+            return leaf, begins
+        own = written.get(leaf.path)
+        if own is not None and not _has_begun(own, log.core.stream(own.stream)):
+            waiting += _asked(own, events=of_events)
+    return None
+
+
+def _asked(sink: Sink, *, events: bool) -> list[tuple[Replay, bool]]:
+    """Return the logs of which an output needs all, the last one first; and whether of what is below events alone."""
+    dimensions = dimensions_of(sink.view)
+    return [
+        (leaf, events and not leaf.updates)
+        for leaf in reversed(leaves_of(sink.view))
+        if not events or not leaf.updates or leaf in dimensions
+    ]
+
+
+def _looked_into(sinks: Sequence[Sink], written: Mapping[str, Sequence[Sink]]) -> set[str]:
+    """Return the paths of the outputs that events are looked up in, and of those that these are made from."""
+    found: set[str] = set()
+    waiting = [leaf.path for sink in sinks for leaf in dimensions_of(sink.view)]
+    while waiting:
+        path = waiting.pop()
+        if path in written and path not in found:
+            found.add(path)
+            waiting += [leaf.path for sink in written[path] for leaf in leaves_of(sink.view)]
+    return found
+
+
+def _own(sink: Sink, log: Log) -> Replay:
+    """Return an output's log as it is read."""
+    view = sink.view
+    return Replay(sink.name, log.domain, view.schema, (), sink.path, view.rows_kind)
+
 
 # Of the commits of all inputs in the note of an output, about.
 _MOST_BYTES: Final = 16 * 1024

@@ -33,7 +33,7 @@ from spark_timely import errors
 from spark_timely.dataflow.body import Body
 from spark_timely.dataflow.engine.inputs import Inputs
 from spark_timely.dataflow.fingerprint import plans_of
-from spark_timely.dataflow.logs import least_time
+from spark_timely.dataflow.logs import least_time, note_of
 from spark_timely.errors import (
     ClosedError,
     DataLossError,
@@ -67,7 +67,6 @@ __all__ = [
     "drop_output",
     "failure_of",
     "newest_note",
-    "note_of",
     "passes",
     "steps_of",
 ]
@@ -604,12 +603,6 @@ def steps_of(log: Log, sink: Sink) -> list[Mapping[str, object]]:
 def newest_note(log: Log, sink: Sink) -> OutputNote:
     """Return the newest note of an output; an empty one where there is none."""
     return note_of(log.core.stream(sink.stream), sink)
-
-
-def note_of(state: StreamState | None, sink: Sink) -> OutputNote:
-    """Return what a state of an output's stream says of the output; an empty note where that is nothing."""
-    note = None if state is None or state.owner != sink.owner else state.note.output
-    return OutputNote() if note is None else note
 
 
 def failure_of(log: Log, sink: Sink, *, run: str | None = None) -> OutputFailure | None:

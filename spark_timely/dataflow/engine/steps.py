@@ -37,14 +37,20 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.dataflow.engine.arranged import Arrangements, Indexing
-from spark_timely.dataflow.engine.beginnings import Beginnings, check_whole, first_end
 from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES, Files, cut_range
-from spark_timely.dataflow.engine.inputs import Inputs, Retained, Retainers, other_log
-from spark_timely.dataflow.engine.outputs import Outputs, OutputWork, note_of, passes
-from spark_timely.dataflow.engine.stuck import stuck_outputs
+from spark_timely.dataflow.engine.inputs import (
+    Beginnings,
+    Inputs,
+    Retained,
+    Retainers,
+    check_whole,
+    first_end,
+    other_log,
+)
+from spark_timely.dataflow.engine.outputs import Outputs, OutputWork, passes
 from spark_timely.dataflow.engine.tasks import Before, OutputPlan, Task, TaskResult
-from spark_timely.dataflow.engine.tracking import Tracking
-from spark_timely.dataflow.logs import Sink, open_logs, refreshed
+from spark_timely.dataflow.engine.tracking import Tracking, stuck_outputs
+from spark_timely.dataflow.logs import Sink, note_of, open_logs, refreshed
 from spark_timely.dataflow.remembered import Look, looks_of
 from spark_timely.dataflow.views import leaves_of
 from spark_timely.errors import (

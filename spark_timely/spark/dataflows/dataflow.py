@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_timely.continual.engine import TaskEngine
 from spark_timely.dataflow.engine import explain
-from spark_timely.dataflow.engine.beginnings import check_whole
 from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES
 from spark_timely.dataflow.engine.explain import OperatorMetrics, OutputProgress
+from spark_timely.dataflow.engine.inputs import check_whole
 from spark_timely.dataflow.engine.outputs import TRIES, check_plans, drop_output, failure_of, passes
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.logs import Sink, existing_logs, open_logs
