@@ -85,7 +85,7 @@ class CachedThreads:
     def submit(self, do: Callable[_P, _R], /, *given: _P.args, **more: _P.kwargs) -> Future[_R]:
         """Call a function in a thread that waits, or in another one.
 
-        The thread waits again before its result is there. Who sets the result before it does not hear of it.
+        The thread waits again before its result is there. A result that the caller sets before that stays.
         """
         if self._process != os.getpid():
             self._begin()

@@ -109,7 +109,7 @@ class Appended:
 
 
 class Work(ABC):
-    """What is done in steps: `begin`, then `step` until it gives None; again after `rest`, or when an input moves."""
+    """A dataflow or a task: `begin`, then `step` until it gives None; again after `rest`, or when an input moves."""
 
     @property
     @abstractmethod

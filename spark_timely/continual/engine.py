@@ -487,18 +487,18 @@ class TaskEngine(OutputWork):
             found.append(self._times_between(source, begin, stop) if begin < stop else np.empty(0, np.int64))
         if look.takes_snapshot and note is not None and upper is None:
             found += [self._snapshot_time(source, note, inputs) for source in self.plan.inputs]
-        times = self._told(found)
+        times = self._known_by_now(found)
         for (source, known), more in zip(before.items(), times, strict=False):
             there = np.concatenate([known.times[known.times >= lower], more])
             self._known[source] = _Known(lower, max(known.upper, stop), there)
         alone = [self._known[source].times for source in before]
         return np.unique(np.concatenate([*(each[each < stop] for each in alone), *times[len(before) :]]))
 
-    def _told(self, found: Sequence[IntArray | SourcePlan]) -> list[IntArray]:
+    def _known_by_now(self, found: Sequence[IntArray | SourcePlan]) -> list[IntArray]:
         """Return the times that are known, and in the place of the others what the evaluator tells."""
         asked = [each for each in found if isinstance(each, SourcePlan)]
-        told = iter(self._evaluator().times(asked) if asked else ())
-        return [np.asarray(next(told), np.int64) if isinstance(each, SourcePlan) else each for each in found]
+        answers = iter(self._evaluator().times(asked) if asked else ())
+        return [np.asarray(next(answers), np.int64) if isinstance(each, SourcePlan) else each for each in found]
 
     def _times_between(self, source: TaskSource, lower: int, stop: int) -> IntArray | SourcePlan:
         """Return the write times of an input in [lower, stop), or what the evaluator is to look at for them."""

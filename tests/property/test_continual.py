@@ -823,7 +823,7 @@ def deletes_make_write_times(patch: pytest.MonkeyPatch) -> None:
 
     def either(self: Any, source: TaskSource, lower: int, stop: int) -> Any:
         ways = [replace(source, shown="inserts"), replace(source, shown="deletes")]
-        return np.unique(np.concatenate(self._told([found(self, way, lower, stop) for way in ways])))
+        return np.unique(np.concatenate(self._known_by_now([found(self, way, lower, stop) for way in ways])))
 
     patch.setattr(TaskEngine, "_times_between", either)
 

@@ -42,7 +42,7 @@ def test_result_that_was_set_stays() -> None:
     assert future.result() is False
 
 
-def test_thread_that_ends_while_it_works_gives_its_result_and_waits_no_more() -> None:
+def test_thread_that_is_ended_at_work_gives_its_result() -> None:
     threads, gate = CachedThreads("test"), threading.Event()
     future = threads.submit(gate.wait, 30)
     threads.end()

@@ -324,8 +324,7 @@ class _Placed:
 def _times_sql(source: SourcePlan, raw: str) -> str:
     """Return the query for the times at which a collection has inserts or deletes, as numbers in a column `at`."""
     (kind,), (name,) = source.domain.types, source.domain.columns
-    if source.lower is None:
-        assert source.upper is not None
+    if source.lower is None and source.upper is not None:
         held = summed_sql(source, raw, source.schema.names)
         return f"SELECT CAST({source.upper - 1} AS BIGINT) AS at FROM ({held}) LIMIT 1"
     summed = summed_sql(source, raw, [name, *source.schema.names])
@@ -364,16 +363,12 @@ class SparkBodies:
     def times(self, sources: Sequence[SourcePlan], /) -> list[IntArray]:
         """Return the times at which collections have inserts or deletes, as `Evaluator` has it: one job for all."""
         with StepViews(self._spark) as views:
-            parts = [
-                f"SELECT {place} AS place, at FROM ({_times_sql(each, views.add(scanned(self._spark, each)))})"
-                for place, each in enumerate(sources)
-            ]
+            parts = [_times_sql(each, views.add(scanned(self._spark, each))) for each in sources]
+            asked = " UNION ALL ".join(f"SELECT {place} AS place, at FROM ({each})" for place, each in enumerate(parts))
             # Bookkeeping: as many rows as times.
-            rows = self._spark.sql(" UNION ALL ".join(parts)).collect()
-        found: list[list[int]] = [[] for _ in sources]
-        for row in rows:
-            found[row["place"]].append(int(row["at"]))
-        return [np.array(sorted(each), np.int64) for each in found]
+            rows = self._spark.sql(asked).collect()
+        found = [[int(row["at"]) for row in rows if row["place"] == place] for place in range(len(sources))]
+        return [np.array(sorted(times), np.int64) for times in found]
 
     def evaluate(self, plan: StepPlan, /) -> StepResult:
         """Evaluate the body at a time, and write what it gives; an error of the body is a result too."""
