@@ -328,9 +328,9 @@ def _times_sql(source: SourcePlan, raw: str) -> str:
         held = summed_sql(source, raw, source.schema.names)
         return f"SELECT CAST({source.upper - 1} AS BIGINT) AS at FROM ({held}) LIMIT 1"
     summed = summed_sql(source, raw, [name, *source.schema.names])
-    sign = ">" if source.shown == "inserts" else "<"
     number = {"timestamp": f"unix_micros({name})", "date": f"unix_date({name})"}.get(kind.value, name)
-    return f"SELECT DISTINCT CAST({number} AS BIGINT) AS at FROM ({summed}) WHERE {DIFF} {sign} 0"
+    changed = f"{DIFF} > 0" if source.shown == "inserts" else f"{DIFF} < 0"
+    return f"SELECT DISTINCT CAST({number} AS BIGINT) AS at FROM ({summed}) WHERE {DIFF} {changed} 0"
 
 
 class SparkBodies:
