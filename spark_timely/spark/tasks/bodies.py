@@ -325,8 +325,7 @@ def _times_sql(source: SourcePlan, raw: str) -> str:
     """Return the query for the times at which a collection has inserts or deletes, as numbers in a column `at`."""
     (kind,), (name,) = source.domain.types, source.domain.columns
     if source.lower is None and source.upper is not None:
-        held = summed_sql(source, raw, source.schema.names)
-        return f"SELECT CAST({source.upper - 1} AS BIGINT) AS at FROM ({held}) LIMIT 1"
+        return f"SELECT {source.upper - 1}L AS at FROM ({summed_sql(source, raw, source.schema.names)}) LIMIT 1"
     summed = summed_sql(source, raw, [name, *source.schema.names])
     number = {"timestamp": f"unix_micros({name})", "date": f"unix_date({name})"}.get(kind.value, name)
     changed = f"{DIFF} > 0" if source.shown == "inserts" else f"{DIFF} < 0"
