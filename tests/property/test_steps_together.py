@@ -199,7 +199,7 @@ def test_commits_of_steps_together_are_those_one_by_one(
 
 def raced_at(engine: Engine, nth: int, other: Callable[[], object]) -> None:
     """Let another copy run just before the nth append of an engine."""
-    append, left = engine._append, [nth]
+    append, left = engine._outputs.append, [nth]
 
     def racing(*args: Any) -> Any:
         left[0] -= 1
@@ -207,7 +207,7 @@ def raced_at(engine: Engine, nth: int, other: Callable[[], object]) -> None:
             other()
         return append(*args)
 
-    engine._append = racing  # type: ignore[method-assign]
+    engine._outputs.append = racing  # type: ignore[method-assign]
 
 
 def world_of(folder: Path, n_times: int = 12) -> World:
