@@ -680,8 +680,9 @@ def test_key_without_progress_is_repeated_without_progress() -> None:
 
 @pytest.mark.parametrize("key", [-1, True, 1.5, "1", 2**63])
 def test_key_is_a_whole_number(key: Any) -> None:
+    _, writer = keyed(None)
     with pytest.raises(ValueError, match="found batch="):
-        keyed(None).append(rows(4), batch=key)
+        writer.append(rows(4), batch=key)
 
 
 def test_append_with_a_key_is_never_doubled_by_unclear_outcomes() -> None:

@@ -139,7 +139,7 @@ def test_vacuum_of_no_length_is_refused(maker: LogMaker) -> None:
 
 def test_copies_of_a_handle_delete_as_it_does(path: Path) -> None:
     log = create_log(path, VALUES, minimum=(0,), auto_vacuum=False, auto_compact=False)
-    assert not pickle.loads(pickle.dumps(log)).auto_vacuum
+    assert not pickle.loads(pickle.dumps(log)).core.auto_vacuum
     assert open_log(path).core.auto_vacuum
 
 
