@@ -30,7 +30,7 @@ LEVELS = {
     "trace": 5,
     "log": 6,
     "dataflow": 7,
-    "compute": 7,
+    "compute": 8,
     "interop": 7,
     "spark.base": 7,
     "dataflow.engine": 8,

@@ -37,19 +37,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias
 
 import pyarrow as pa
 
-from spark_timely.compute.plan import (
-    AggregateNode,
-    ConcatNode,
-    DistinctNode,
-    FilterNode,
-    ImportNode,
-    JoinNode,
-    LatestNode,
-    Node,
-    Plan,
-    SelectNode,
-    TopNode,
-)
+from spark_timely.compute.plan import Imported, Node, Plan
+from spark_timely.dataflow.aggregates import Aggregation
+from spark_timely.dataflow.operators.grouped import Aggregate
+from spark_timely.dataflow.operators.history import Distinct, Latest, Top
+from spark_timely.dataflow.operators.joins import Join
+from spark_timely.dataflow.operators.rows import Concat, Filter, Select
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.predicate import is_condition
 from spark_timely.scanner import Token, UnreadError, read_trees, refused_sql, scanned, statements_of
@@ -128,8 +121,8 @@ def plan_of_sql(text: str, names: Mapping[str, pa.Schema], /, *, others: Sequenc
     Examples
     --------
     >>> orders = pa.schema([("id", pa.int64()), ("k", pa.string()), ("euro", pa.int64())])
-    >>> plan_of_sql("SELECT k, SUM(euro) AS total FROM orders WHERE id > 7 GROUP BY k", {"orders": orders}).root.values
-    (('total', 'sum', 'euro'),)
+    >>> plan_of_sql("SELECT k, SUM(euro) AS total FROM orders WHERE id > 7 GROUP BY k", {"orders": orders}).imports
+    ('orders',)
     """
     if not isinstance(text, str):
         msg = f"could not {_ATTEMPT}: found {shown(text)}"
@@ -350,7 +343,7 @@ class _Planner:
             )
         floating = [any(each.floating for each in same) for same in zip(*(p.columns for p in parts), strict=True)]
         columns = tuple(_Column(a.name, a.name, "", is_float) for a, is_float in zip(first, floating, strict=True))
-        return self._limited(tree, _Relation(ConcatNode(tuple(nodes)), columns))
+        return self._limited(tree, _Relation(Node(Concat(), *nodes), columns))
 
     def _block(self, tree: exp.Expr, withs: _Withs) -> _Relation:
         """Return what SELECT … FROM … gives."""
@@ -363,7 +356,7 @@ class _Planner:
             self._check_args(distinct, set(), "DISTINCT")
             if relation.ranked is not None:
                 self._refuse("DISTINCT beside row_number()", _RANK)
-            relation = replace(relation, node=DistinctNode(relation.node))
+            relation = replace(relation, node=Node(Distinct(), relation.node))
         return self._limited(tree, relation)
 
     def _limited(self, tree: exp.Expr, relation: _Relation) -> _Relation:
@@ -385,7 +378,7 @@ class _Planner:
             self._refuse(f"LIMIT {limit.expression.sql(dialect='spark')}", "give a number of rows, at least 1")
         relation = self._settled(relation)
         ways = self._ways(order, replace(relation))
-        return replace(relation, node=TopNode(relation.node, n, (), ways))
+        return replace(relation, node=Node(Top(n, (), ways), relation.node))
 
     # Tables ------------------------------------------------------------------------------------------
 
@@ -437,7 +430,7 @@ class _Planner:
         fields = self._names[found[0]]
         source = (tree.alias or tree.name).lower()
         columns = (_Column(f.name, f.name, source, pa.types.is_floating(f.type)) for f in fields)
-        return _Relation(ImportNode(found[0]), tuple(columns))
+        return _Relation(Node(Imported(found[0])), tuple(columns))
 
     def _called(self, relation: _Relation, alias: str) -> _Relation:
         columns = tuple(replace(column, source=alias.lower()) for column in relation.columns)
@@ -483,7 +476,7 @@ class _Planner:
                     inner[i] += "_"
                 taken.append(inner[i])
         renamed = tuple((inner[i], column.inner) for i, column in enumerate(right.columns))
-        node = JoinNode(left.node, self._projected(right, renamed).node, tuple(keys), how, as_of=True)
+        node = Node(Join(tuple(keys), how, as_of=True), left.node, self._projected(right, renamed).node)
         gone = "of the right side of ASOF LEFT JOIN" if how == "left" else ""
         first = [next(column for column in left.columns if column.inner == key) for key in dict.fromkeys(keys)]
         others = [column for column in left.columns if column not in first]
@@ -565,7 +558,7 @@ class _Planner:
         there = [column.inner for column in relation.columns if column.inner and not column.shadowed]
         if relation.in_order and columns == tuple((inner, inner) for inner in there):
             return relation
-        return replace(relation, node=SelectNode(relation.node, columns), in_order=True)
+        return replace(relation, node=Node(Select(columns), relation.node), in_order=True)
 
     def _check_twice(self, names: Sequence[str]) -> None:
         lowered = [name.lower() for name in names]
@@ -595,7 +588,7 @@ class _Planner:
             n, conditions = self._first(where.this, is_rank)
             relation = self._best(relation, n)
         for condition in conditions:
-            relation = replace(relation, node=FilterNode(relation.node, self._condition(condition, relation)))
+            relation = replace(relation, node=Node(Filter(self._condition(condition, relation)), relation.node))
         return relation
 
     def _condition(self, tree: exp.Expr, relation: _Relation) -> str:
@@ -776,7 +769,7 @@ class _Planner:
         return _Relation(self._projected(kept, ranked.select).node, relation.columns)
 
     def _best_node(self, node: Node, n: int, by: tuple[str, ...], order: _Ways) -> Node:
-        return LatestNode(node, by, order) if n == 1 else TopNode(node, n, by, order)
+        return Node(Latest(by, order), node) if n == 1 else Node(Top(n, by, order), node)
 
     # Groups ------------------------------------------------------------------------------------------
 
@@ -823,9 +816,10 @@ class _Planner:
             items.append((name, inner, is_float))
         keyed = [next(column for column in relation.columns if column.inner == key) for key in keys]
         if values:
-            node: Node = AggregateNode(relation.node, tuple(keys), tuple(values))
+            of_values = {name: Aggregation(kind, of) for name, kind, of in values}
+            node: Node = Node(Aggregate(tuple(keys), of_values, "history"), relation.node)
         else:
-            node = DistinctNode(self._projected(relation, tuple((key, key) for key in keys)).node)
+            node = Node(Distinct(), self._projected(relation, tuple((key, key) for key in keys)).node)
         # As the node has them: its values stand in the order of their names.
         made = tuple(_Column(c.inner, c.inner, "", c.floating) for c in keyed)
         made += tuple(_Column(each, each, "") for each, _, _ in sorted(values))

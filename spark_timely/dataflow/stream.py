@@ -258,6 +258,16 @@ class Scope:
         there = [sink.view for sink in self.sinks if sink.path == path]
         return next((each.name for each in (*there, view) if there and remembers(each) is not None), None)
 
+    def apply(self, operator: Operator, *streams: Stream) -> Stream:
+        """Return the stream of an operator over others."""
+        name = self.next_name(operator.method)
+        for stream in streams:
+            if not isinstance(stream, Stream) or stream._scope is not self:
+                msg = f"could not add operator {name!r}: found {shown(stream)}"
+                raise InvalidUsageError(msg, hint="give streams of the same dataflow")
+        inputs = [stream.view for stream in streams]
+        return Stream(self, self.add(operator.bind(name, inputs), inputs, operator.keeps))
+
     def add(self, made: View, inputs: Sequence[View], keep: str | None = None) -> View:
         """Make nodes of the dataflow's graph of what an operator was bound to; return the last one.
 
@@ -411,7 +421,7 @@ class Stream:
         >>> rows_of(stream_of({"_time": [1, 1, 2], "n": [5, 20, None]}).filter("n > 15"))
         [{'_time': 1, 'n': 20}]
         """
-        return self._add(Filter(condition))
+        return self._scope.apply(Filter(condition), self)
 
     def branch(self, condition: str | pc.Expression, /) -> tuple[Stream, Stream]:
         """Part a stream in two: the rows for which a condition holds, and all others.
@@ -459,7 +469,7 @@ class Stream:
         >>> rows_of(rows.select("k", twice=pc.field("n") * 2))
         [{'_time': 1, 'k': 'a', 'twice': 10}]
         """
-        return self._add(Select((*((column, column) for column in columns), *expressions.items())))
+        return self._scope.apply(Select((*((column, column) for column in columns), *expressions.items())), self)
 
     def map(self, function: Callable[[pa.Table], pa.Table], /, *, columns: Sequence[str] | None = None) -> Stream:
         """Make one row of each row, by a function of Arrow tables.
@@ -485,7 +495,7 @@ class Stream:
         >>> rows_of(rows.map(lambda t: pa.table({"loud": pc.utf8_upper(t["word"])})))
         [{'_time': 1, 'loud': 'TO'}, {'_time': 2, 'loud': 'BE'}]
         """
-        return self._add(Map(function, None if columns is None else tuple(columns)))
+        return self._scope.apply(Map(function, None if columns is None else tuple(columns)), self)
 
     def flat_map(self, function: Callable[[pa.Table], pa.Table], /, *, columns: Sequence[str] | None = None) -> Stream:
         """Make any number of rows of each row, by a function of Arrow tables; they have its time.
@@ -513,7 +523,7 @@ class Stream:
         >>> rows_of(stream_of({"_time": [1, 2], "text": ["to be", "or"]}).flat_map(words))
         [{'_time': 1, 'word': 'be'}, {'_time': 1, 'word': 'to'}, {'_time': 2, 'word': 'or'}]
         """
-        return self._add(FlatMap(function, None if columns is None else tuple(columns)))
+        return self._scope.apply(FlatMap(function, None if columns is None else tuple(columns)), self)
 
     def inspect(self, function: Callable[[pa.Table, Antichain, Antichain], object], /) -> Stream:
         """Show the rows to a function, and hand them on.
@@ -535,7 +545,7 @@ class Stream:
         >>> seen
         [(1, Antichain.of(2))]
         """
-        return self._add(Inspect(function))
+        return self._scope.apply(Inspect(function), self)
 
     def concat(self, *others: Stream) -> Stream:
         """Put streams of the same columns together; the frontier waits for all of them.
@@ -554,7 +564,7 @@ class Stream:
         >>> rows_of(one.concat(stream_of({"_time": [2], "n": [6]}, beside=one)))
         [{'_time': 1, 'n': 5}, {'_time': 2, 'n': 6}]
         """
-        return self._add(Concat(), *others)
+        return self._scope.apply(Concat(), self, *others)
 
     # Updates -----------------------------------------------------------------------------------------
 
@@ -580,7 +590,7 @@ class Stream:
         >>> rows_of(stream_of({"_time": [1, 2], "k": ["a", "a"], "n": [1, -1]}).as_updates("n"))
         [{'_time': 1, '_diff': 1, 'k': 'a'}, {'_time': 2, '_diff': -1, 'k': 'a'}]
         """
-        return self._add(AsUpdates(diff))
+        return self._scope.apply(AsUpdates(diff), self)
 
     def negate(self) -> Stream:
         """Take away what the updates add, and add what they take away: with `concat` the difference of two collections.
@@ -596,7 +606,7 @@ class Stream:
         >>> rows_of(stream_of({"_time": [1], "_diff": [2], "k": ["a"]}).negate())
         [{'_time': 1, '_diff': -2, 'k': 'a'}]
         """
-        return self._add(Negate())
+        return self._scope.apply(Negate(), self)
 
     def consolidate(self) -> Stream:
         """Give one update for each row that changes at a complete time: the sum of all; none where it is 0.
@@ -613,7 +623,7 @@ class Stream:
         >>> rows_of(rows.consolidate())
         [{'_time': 1, '_diff': 1, 'k': 'b'}, {'_time': 2, '_diff': 1, 'k': 'a'}]
         """
-        return self._add(Consolidate())
+        return self._scope.apply(Consolidate(), self)
 
     # Times -------------------------------------------------------------------------------------------
 
@@ -637,7 +647,7 @@ class Stream:
         >>> rows_of(stream_of({"_time": [3, 10, 11]}).delay(ceil_to(10)))
         [{'_time': 10}, {'_time': 10}, {'_time': 20}]
         """
-        return self._add(DelayBy(by))
+        return self._scope.apply(DelayBy(by), self)
 
     def step_forward(self) -> Stream:
         """Move rows to the next time each: what is said at a time is known at the next one.
@@ -650,7 +660,7 @@ class Stream:
         >>> rows_of(stream_of({"_time": [3, 10]}).step_forward())
         [{'_time': 4}, {'_time': 11}]
         """
-        return self._add(StepForward())
+        return self._scope.apply(StepForward(), self)
 
     def times_extract(self, *, diff: str | None = None) -> tuple[Stream, Stream]:
         """Return the stream itself, and a stream of the times of its rows.
@@ -672,7 +682,7 @@ class Stream:
         >>> rows_of(times)
         [{'_time': 1, 'diff': 1}, {'_time': 1, 'diff': 1}]
         """
-        return self, self._add(TimesExtract(diff))
+        return self, self._scope.apply(TimesExtract(diff), self)
 
     def times_reduce(self) -> Stream:
         """Give one row for each complete time: the sum of column ``diff``; none where it is 0.
@@ -684,7 +694,7 @@ class Stream:
         >>> rows_of(times.times_reduce())
         [{'_time': 1, 'diff': 2}]
         """
-        return self._add(TimesReduce())
+        return self._scope.apply(TimesReduce(), self)
 
     # Time by time ------------------------------------------------------------------------------------
 
@@ -739,7 +749,7 @@ class Stream:
         given = values.get("name")
         name = given if over == "history" and isinstance(given, str) else None
         wanted: dict[str, Any] = {column: each for column, each in values.items() if column != "name" or name is None}
-        return self._add(Aggregate(named(by), wanted, over, name))
+        return self._scope.apply(Aggregate(named(by), wanted, over, name), self)
 
     def join(
         self,
@@ -788,8 +798,8 @@ class Stream:
         >>> rows_of(left.join(right, on="k"))
         [{'_time': 1, 'k': 'a', 'n': 5, 'm': 7}]
         """
-        return self._add(
-            Join(named(on) if isinstance(on, str) else tuple(dict.fromkeys(on)), how, as_of, strict, name), other
+        return self._scope.apply(
+            Join(named(on) if isinstance(on, str) else tuple(dict.fromkeys(on)), how, as_of, strict, name), self, other
         )
 
     # Over all history --------------------------------------------------------------------------------
@@ -816,7 +826,7 @@ class Stream:
 
             flow.replay("/data/visits").select("page").distinct().capture("/data/pages")
         """
-        return self._add(Distinct(name=name))
+        return self._scope.apply(Distinct(name=name), self)
 
     def drop_duplicates(
         self, *columns: str, within: str | int | dt.timedelta | None = None, name: str | None = None
@@ -849,7 +859,7 @@ class Stream:
 
             flow.replay("/data/orders").drop_duplicates("order_id", within="30 days").capture("/data/first")
         """
-        return self._add(DropDuplicates(columns, within, name=name))
+        return self._scope.apply(DropDuplicates(columns, within, name=name), self)
 
     def latest(
         self,
@@ -898,7 +908,7 @@ class Stream:
             current.capture("/data/orders")
         """
         order = (order_by,) if isinstance(order_by, str) else order_by
-        return self._add(Latest(by, order, deleted, tombstones, name=name))
+        return self._scope.apply(Latest(by, order, deleted, tombstones, name=name), self)
 
     def top(
         self,
@@ -937,7 +947,7 @@ class Stream:
             flow.replay("/data/scores").top(10, by="game", order_by="points").capture("/data/best")
         """
         order = (order_by,) if isinstance(order_by, str) else order_by
-        return self._add(Top(n, named(by), order, name=name))
+        return self._scope.apply(Top(n, named(by), order, name=name), self)
 
     def reduce(
         self,
@@ -985,7 +995,7 @@ class Stream:
         [{'_time': 1, '_diff': 1, 'k': 'a', 'spread': 3}]
         """
         given = None if columns is None else tuple(columns)
-        return self._add(Reduce(function, named(by), given, name=name))
+        return self._scope.apply(Reduce(function, named(by), given, name=name), self)
 
     def upsert(
         self,
@@ -1067,7 +1077,7 @@ class Stream:
             tombstones,
             name=name,
         )
-        return self._add(made)
+        return self._scope.apply(made, self)
 
     def unary_notify(
         self,
@@ -1108,7 +1118,7 @@ class Stream:
         [{'_time': 25, 'hour': 1, 'span': 6}, {'_time': 26, 'hour': 2, 'span': 7}]
         """
         given = None if columns is None else tuple(columns)
-        return self._add(UnaryNotify(function, (given,), later))
+        return self._scope.apply(UnaryNotify(function, (given,), later), self)
 
     def binary_notify(
         self,
@@ -1146,7 +1156,7 @@ class Stream:
         [{'_time': 1, 'id': 7}]
         """
         given = tuple(None if names is None else tuple(names) for names in columns)
-        return self._add(BinaryNotify(function, given, later), other)
+        return self._scope.apply(BinaryNotify(function, given, later), self, other)
 
     def capture(
         self,
@@ -1254,16 +1264,6 @@ class Stream:
             probe.frontier
         """
         return self._scope._probe_of(self.view)
-
-    def _add(self, operator: Operator, *others: Stream) -> Stream:
-        """Return the stream of an operator over this one and others."""
-        name = self._scope.next_name(operator.method)
-        for other in others:
-            if not isinstance(other, Stream) or other._scope is not self._scope:
-                msg = f"could not add operator {name!r}: found {shown(other)}"
-                raise InvalidUsageError(msg, hint="give streams of the same dataflow")
-        inputs = (self.view, *(other.view for other in others))
-        return Stream(self._scope, self._scope.add(operator.bind(name, inputs), inputs, operator.keeps))
 
 
 class Probe:

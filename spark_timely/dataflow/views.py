@@ -128,9 +128,15 @@ class Operator:
     ----------
     method : str
         Of `Stream`, which makes it; begins the names of its views.
+    op : str
+        What it is called in the JSON of a plan; empty where no plan has it.
     """
 
     method: ClassVar[str] = ""
+    op: ClassVar[str] = ""
+
+    def check_plan(self) -> None:
+        """Refuse what no plan can have, beside what is wrong with one field."""
 
     def bind(self, name: str, inputs: Sequence[View]) -> View:
         """Return the view that the operator makes of others, with all below it that are new.

@@ -22,20 +22,15 @@ import pytest
 
 from spark_timely.compute import sql
 from spark_timely.compute.drive.plans import build
-from spark_timely.compute.plan import (
-    AggregateNode,
-    ConcatNode,
-    FilterNode,
-    LatestNode,
-    Node,
-    SelectNode,
-    TopNode,
-    parse_plan,
-    plan_text,
-)
+from spark_timely.compute.plan import Node, parse_plan, plan_text
 from spark_timely.compute.sql import plan_of_sql
+from spark_timely.dataflow.aggregates import Aggregation
 from spark_timely.dataflow.engine.steps import Engine
+from spark_timely.dataflow.operators.grouped import Aggregate
+from spark_timely.dataflow.operators.history import Distinct, Latest, Top
+from spark_timely.dataflow.operators.rows import Concat, Filter, Select
 from spark_timely.dataflow.stream import Scope
+from spark_timely.dataflow.views import Operator
 from spark_timely.log.log import create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflows.tasks import catalog_of
@@ -396,24 +391,39 @@ def counts_rows(value: Any) -> Any:
     return mutant
 
 
-def filters_first(of: Node, where: str) -> Node:
-    if isinstance(of, LatestNode | TopNode):
-        return replace(of, of=FilterNode(of.of, where))
-    return FilterNode(of, where)
+def of_kind(kind: type[Operator], change: Callable[..., Node]) -> Patch:
+    """Make another node of an operator of a kind."""
+
+    def mutant(made: Any) -> Any:
+        return lambda operator, *inputs: (change if isinstance(operator, kind) else made)(operator, *inputs)
+
+    return in_place("Node", mutant)
 
 
-def once_each(of: tuple[Node, ...]) -> Node:
-    distinct = tuple(dict.fromkeys(of))
-    return ConcatNode(distinct) if len(distinct) > 1 else distinct[0]
+def one_key(aggregate: Aggregate, of: Node) -> Node:
+    values = {**aggregate.values, "j": Aggregation("min", "j")}
+    return Node(replace(aggregate, by=aggregate.by[:1], values=values), of)
 
 
-def swapped(of: Node, by: tuple[str, ...], values: tuple[Any, ...]) -> Node:
+def filters_first(condition: Filter, of: Node) -> Node:
+    if isinstance(of.operator, Latest | Top):
+        return Node(of.operator, Node(condition, *of.inputs))
+    return Node(condition, of)
+
+
+def once_each(concat: Concat, *inputs: Node) -> Node:
+    distinct = tuple(dict.fromkeys(inputs))
+    return Node(concat, *distinct) if len(distinct) > 1 else distinct[0]
+
+
+def swapped(aggregate: Aggregate, of: Node) -> Node:
     other = {"min": "max", "max": "min"}
-    return AggregateNode(of, by, tuple((name, other.get(kind, kind), column) for name, kind, column in values))
+    values = {name: replace(each, kind=other.get(each.kind, each.kind)) for name, each in aggregate.values.items()}
+    return Node(replace(aggregate, values=values), of)
 
 
 def pairs_alone(joined: Any) -> Any:
-    return replace(joined, node=replace(joined.node, how="inner"))
+    return replace(joined, node=Node(replace(joined.node.operator, how="inner"), *joined.node.inputs))
 
 
 NEWEST = "row_number() OVER (PARTITION BY k ORDER BY w DESC, n ASC, d, j DESC)"
@@ -428,9 +438,7 @@ MUTANTS: dict[str, tuple[str, Patch]] = {
     ),
     "one of two keys": (
         "SELECT k, j, COUNT(*) AS v FROM c GROUP BY k, j",
-        in_place(
-            "AggregateNode", lambda made: lambda of, by, values: made(of, (*by[:1],), (*values, ("j", "min", "j")))
-        ),
+        of_kind(Aggregate, one_key),
     ),
     "COUNT(x) counts rows": (
         "SELECT k, COUNT(n) AS v FROM c GROUP BY k",
@@ -438,11 +446,11 @@ MUTANTS: dict[str, tuple[str, Patch]] = {
     ),
     "least and greatest swapped": (
         "SELECT k, MIN(n) AS v, MAX(d) AS w FROM s GROUP BY k",
-        in_place("AggregateNode", lambda _: swapped),
+        of_kind(Aggregate, swapped),
     ),
     "a condition before the first rows are kept": (
         f"SELECT k, n FROM (SELECT *, {NEWEST} AS rn FROM c) WHERE rn = 1 AND n > 1",
-        in_place("FilterNode", lambda _: filters_first),
+        of_kind(Filter, filters_first),
     ),
     "a condition beside row_number() forgotten": (
         f"SELECT k, n FROM (SELECT *, {NEWEST} AS rn FROM c) WHERE rn <= 2 AND n > 1",
@@ -450,7 +458,7 @@ MUTANTS: dict[str, tuple[str, Patch]] = {
     ),
     "equal parts of UNION ALL once": (
         "SELECT k, n FROM c UNION ALL SELECT k, n FROM c",
-        in_place("ConcatNode", lambda _: once_each),
+        of_kind(Concat, once_each),
     ),
     "UNION ALL by names": (
         "SELECT j, n FROM c UNION ALL SELECT n, j FROM s",
@@ -460,11 +468,11 @@ MUTANTS: dict[str, tuple[str, Patch]] = {
     ),
     "DISTINCT left out": (
         "SELECT DISTINCT k FROM s",
-        in_place("DistinctNode", lambda _: lambda of: of),
+        of_kind(Distinct, lambda _, of: of),
     ),
     "GROUP BY without aggregates is a projection": (
         "SELECT j FROM c GROUP BY k, j",
-        in_place("DistinctNode", lambda _: lambda of: of),
+        of_kind(Distinct, lambda _, of: of),
     ),
     "LEFT left out": (
         "SELECT s.k, s.n, m FROM s ASOF LEFT JOIN b USING (k)",
@@ -472,7 +480,7 @@ MUTANTS: dict[str, tuple[str, Patch]] = {
     ),
     "columns in the order of the table": (
         "SELECT n, j FROM c",
-        in_place("SelectNode", lambda _: lambda of, columns: SelectNode(of, tuple(sorted(columns)))),
+        of_kind(Select, lambda chosen, of: Node(Select(tuple(sorted(chosen.columns))), of)),
     ),
 }
 

@@ -16,7 +16,16 @@ from spark_timely.compute.command import CreateDataflow, Dataflow, Export, Impor
 from spark_timely.compute.drive.directory import details_of
 from spark_timely.compute.drive.plans import Shape, shape_of
 from spark_timely.compute.drive.runners import beginning_of, settled
-from spark_timely.compute.plan import Plan, TaskNode, functions_of, imports_of, parse_plan, with_functions
+from spark_timely.compute.plan import (
+    Imported,
+    Node,
+    Plan,
+    SqlTask,
+    functions_of,
+    imports_of,
+    parse_plan,
+    with_functions,
+)
 from spark_timely.compute.sql import plan_of_sql
 from spark_timely.continual.plan import Deletes, Newest
 from spark_timely.errors import InvalidUsageError, LogMissingError, MissingError, SinceViolationError, shown
@@ -112,8 +121,8 @@ class Descriptions:
         domain = next(iter(logs.values())).domain
         begins: Any = as_of if as_of in ("earliest", "latest") else domain.time_to_json(domain.parse_time(as_of))
         met = tuple((name, *((each, "fail") if isinstance(each, str) else each)) for name, each in expect.items())
-        node = TaskNode(sql, tuple(shows), begins, snapshot, forgotten, met, functions, replaces)
-        return self._create(export.id, Plan(node), reads, logs, [export])
+        task = SqlTask(sql, tuple(shows), begins, snapshot, forgotten, met, functions, replaces)
+        return self._create(export.id, Plan(Node(task)), reads, logs, [export])
 
     def passing(
         self, id_: str, kind: Literal["subscribe", "copy-to"], query: str | Plan, **details: object
@@ -127,7 +136,7 @@ class Descriptions:
             query = parse_plan(json.dumps({"op": "import", "name": query}))
         elif isinstance(query, str) and query.lstrip().startswith("{"):
             query = parse_plan(query)
-        if not isinstance(query, Plan) or query.root.op != "import":
+        if not isinstance(query, Plan) or not isinstance(query.root.operator, Imported):
             details["folder"] = state.directory.new_folder(id_)
         return query, Export(id_, kind, json.dumps(details))
 
@@ -163,7 +172,7 @@ class Descriptions:
             if names:  # asked for their columns here, in the thread of who gave them: nothing else waits for that
                 shapes = {name: Shape(log.schema, log.kind) for name, log in logs.items()}
                 shape_of(plan, shapes, domain=domain, functions=self._functions.known)
-            if isinstance(plan.root, TaskNode) and as_of is not None:
+            if isinstance(plan.root.operator, SqlTask) and as_of is not None:
                 msg = f"could not create dataflow {name!r}: found as_of={shown(as_of)} beside a continual task"
                 raise InvalidUsageError(msg, hint="say it in the task: its as_of is its own")
             made = Dataflow(name, tuple(reads), plan.text, tuple(exports), begins, ends, domain, interactive)
@@ -190,12 +199,13 @@ class Descriptions:
 
     def _chosen(self, made: Dataflow, plan: Plan, logs: Mapping[str, Log]) -> Dataflow:
         """Return a dataflow with the as_of that is chosen for it by what its imports are now."""
-        if not isinstance(plan.root, TaskNode):
+        task = plan.root.operator
+        if not isinstance(task, SqlTask):
             with self._state.lock:
                 return made.at(_as_of_of_new(self._state, made))
-        root = settled(plan.root, logs, made.domain, unwritten=self._unwritten(made.imports, logs))
-        made = replace(made, plan=Plan(root).text)
-        return made.at(beginning_of(root, logs, self._output_of(made), made.domain))
+        task = settled(task, logs, made.domain, unwritten=self._unwritten(made.imports, logs))
+        made = replace(made, plan=Plan(Node(task)).text)
+        return made.at(beginning_of(task, logs, self._output_of(made), made.domain))
 
     def _named(self, name: str, plan: Plan, functions: Mapping[str, Function], *, interactive: bool) -> dict[str, str]:
         """Keep the functions of Python that a plan calls, and return the names under which they are kept."""

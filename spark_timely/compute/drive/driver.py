@@ -65,7 +65,7 @@ from spark_timely.compute.history import reduced, rows_of
 from spark_timely.compute.instance import Running
 from spark_timely.compute.introspection import RELATIONS
 from spark_timely.compute.ledger import Ledger, commands_of
-from spark_timely.compute.plan import TaskNode, parse_plan
+from spark_timely.compute.plan import SqlTask, parse_plan
 from spark_timely.compute.session import DEFAULTS
 from spark_timely.errors import (
     InvalidOptionError,
@@ -228,11 +228,11 @@ class Driver:
 
     def _wanted(self, dataflow: Dataflow, exports: Mapping[str, Export], as_of: Antichain | None) -> list[Wanted]:
         """Return what is to be retained so that a dataflow can begin."""
-        root = parse_plan(dataflow.plan).root
+        task = parse_plan(dataflow.plan).root.operator
         timeless: set[str] = set()
-        if isinstance(root, TaskNode):
+        if isinstance(task, SqlTask):
             # What is read as it is by then has no time; and a task whose output is there continues where that is.
-            timeless = {name for name, how in root.reads if how == "newest"}
+            timeless = {name for name, how in task.reads if how == "newest"}
             as_of = None if uppers_of(self.state, dataflow) else as_of
         found = []
         for each in dataflow.imports:

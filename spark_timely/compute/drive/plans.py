@@ -17,34 +17,17 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from spark_timely.compute.plan import (
-    AggregateNode,
-    AsUpdatesNode,
-    ConcatNode,
-    ConsolidateNode,
-    DistinctNode,
-    FilterNode,
-    FunctionNode,
-    ImportNode,
-    JoinNode,
-    LatestNode,
-    NegateNode,
-    Node,
-    Plan,
-    SelectNode,
-    TaskNode,
-    TopNode,
-    places,
-)
-from spark_timely.dataflow.aggregates import Aggregation
+from spark_timely.compute.plan import Imported, Node, Plan, SqlTask, places
+from spark_timely.dataflow.operators.grouped import Aggregate
+from spark_timely.dataflow.operators.history import Latest, Top
+from spark_timely.dataflow.operators.rows import Concat, Filter, Map, Select
 from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.dataflow.views import Replay
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyError, shown
@@ -52,7 +35,7 @@ from spark_timely.predicate import parse_predicate
 from spark_timely.time.domain import TimeDomain
 
 if TYPE_CHECKING:
-    from spark_timely.compute.plan import _Order
+    from spark_timely.dataflow.operators.history import Order
 
 __all__ = ["Function", "Shape", "as_collection", "build", "shape_of"]
 
@@ -61,7 +44,7 @@ Function: TypeAlias = Callable[[pa.Table], pa.Table]
 
 _NO_FUNCTIONS: Final[Mapping[str, Function]] = MappingProxyType({})
 
-# Parameters of `Stream.aggregate`, which takes values by name: columns of these names are made under others.
+# Columns of these names are made under others: `Stream.aggregate` takes values by name, and fingerprints have it so.
 _TAKEN = ("by", "over")
 
 
@@ -127,7 +110,7 @@ def build(
         if not isinstance(stream, Stream) or stream._scope is not scope:
             msg = f"could not build a plan: found import {name!r}={shown(stream)}"
             raise InvalidUsageError(msg, hint="give streams of the same dataflow")
-    return _built(plan.root, "plan", imports, functions)
+    return _built(plan.root, "plan", scope, imports, functions)
 
 
 def as_collection(stream: Stream, /) -> Stream:
@@ -180,94 +163,78 @@ def shape_of(
     return Shape(made.schema, made.view.rows_kind)
 
 
-def _built(node: Node, place: str, imports: Mapping[str, Stream], functions: Mapping[str, Function]) -> Stream:
+def _built(
+    node: Node, place: str, scope: Scope, imports: Mapping[str, Stream], functions: Mapping[str, Function]
+) -> Stream:
     """Return the stream of a node; the depth of plans is limited."""
-    below = [_built(each, where, imports, functions) for where, each in places(place, node)]
+    below = [_built(each, where, scope, imports, functions) for where, each in places(place, node)]
+    operator = node.operator
     try:
-        if isinstance(node, ImportNode):
-            return _imported(node, imports)
-        if isinstance(node, FunctionNode):
-            return below[0].map(_named(node, functions))
-        return _made(node, below)
+        if isinstance(operator, Imported):
+            return _imported(operator.name, imports)
+        if isinstance(operator, Map):
+            return scope.apply(replace(operator, function=_named(str(operator.function), functions)), *below)
+        return _made(node, scope, below)
     except TimelyError as error:
-        error.locate(f"at {place} ({node.op})", node=place)
+        error.locate(f"at {place} ({operator.op})", node=place)
         raise
 
 
-def _imported(node: ImportNode, imports: Mapping[str, Stream]) -> Stream:
-    if node.name not in imports:
-        msg = f"could not import {node.name!r}: found no such name"
+def _imported(name: str, imports: Mapping[str, Stream]) -> Stream:
+    if name not in imports:
+        msg = f"could not import {name!r}: found no such name"
         raise InvalidUsageError(msg, hint=f"use one of the imports {shown(sorted(imports))}")
-    return imports[node.name]
+    return imports[name]
 
 
-def _named(node: FunctionNode, functions: Mapping[str, Function]) -> Function:
-    if node.name not in functions:
-        msg = f"could not call Python function {node.name!r}: found none of this name in this process"
-        raise InvalidUsageError(msg, hint=f"give it with functions={{{node.name!r}: …}}, each time it is asked for")
-    return functions[node.name]
+def _named(name: str, functions: Mapping[str, Function]) -> Function:
+    if name not in functions:
+        msg = f"could not call Python function {name!r}: found none of this name in this process"
+        raise InvalidUsageError(msg, hint=f"give it with functions={{{name!r}: …}}, each time it is asked for")
+    return functions[name]
 
 
-def _made(node: Node, below: list[Stream]) -> Stream:
+def _made(node: Node, scope: Scope, below: list[Stream]) -> Stream:
     """Return what an operator makes."""
-    match node:
-        case FilterNode():
-            if below[0].view.updates:
-                # Only over the payload (invariant 1).
-                types = {field.name: field.type for field in below[0].schema}
-                parse_predicate(node.where, types, what="filter a collection")
-            return below[0].filter(node.where)
-        case SelectNode():
-            return _selected(below[0], node.columns)
-        case AggregateNode():
-            return _aggregated(below[0], node)
-        case LatestNode():
-            return below[0].latest(*node.by, order_by=_order(below[0], node.order_by))
-        case TopNode():
-            return below[0].top(node.n, by=node.by, order_by=_order(below[0], node.order_by))
-        case JoinNode():
-            left, right = below
-            return left.join(right, on=node.on, how=node.how, as_of=node.as_of)
-        case DistinctNode():
-            return below[0].distinct()
-        case ConcatNode():
-            if any(stream.view.updates for stream in below):
-                below = [as_collection(stream) for stream in below]
-            return below[0].concat(*below[1:])
-        case AsUpdatesNode():
-            return below[0].as_updates(node.diff)
-        case NegateNode():
-            return below[0].negate()
-        case ConsolidateNode():
-            return below[0].consolidate()
-        case TaskNode():
-            msg = f"could not build a stream: found a continual task over {shown([name for name, _ in node.reads])}"
+    match node.operator:
+        case Filter(where=str(where)) if below[0].view.updates:
+            # Only over the payload (invariant 1).
+            types = {field.name: field.type for field in below[0].schema}
+            parse_predicate(where, types, what="filter a collection")
+        case Select(columns=columns):
+            return _selected(scope, below[0], columns)
+        case Aggregate() as operator:
+            return _aggregated(scope, below[0], operator)
+        case Latest(order_by=order) | Top(order_by=order):
+            _check_order(below[0], order)
+        case Concat() if any(stream.view.updates for stream in below):
+            below = [as_collection(stream) for stream in below]
+        case SqlTask(reads=reads):
+            msg = f"could not build a stream: found a continual task over {shown([name for name, _ in reads])}"
             raise InvalidUsageError(msg, hint="an instance runs it by itself; import what it exports")
-    msg = f"could not build {node.op!r}: found {shown(node)} of {len(below)} inputs"
-    raise InvalidUsageError(msg, hint="give nodes of spark_timely.compute.plan")
+    return scope.apply(node.operator, *below)
 
 
-def _selected(stream: Stream, columns: tuple[tuple[str, str], ...]) -> Stream:
+def _selected(scope: Scope, stream: Stream, columns: tuple[tuple[str, Any], ...]) -> Stream:
     for _, old in columns:
         if old not in stream.schema.names:
             msg = f"could not select: found no column {shown(old)}"
             raise SchemaMismatchError(msg, hint=f"use one of the columns {shown(stream.schema.names)}")
-    kept = [new for new, old in columns if new == old]
-    renamed = {new: pc.field(old) for new, old in columns if new != old}
-    made = stream.select(*kept, **renamed)
+    # Those that keep their names first: fingerprints have it so.
+    made = scope.apply(Select(tuple(sorted(columns, key=lambda column: column[0] != column[1]))), stream)
     wanted = [new for new, _ in columns]
     return made if made.schema.names == wanted else made.select(*wanted)
 
 
-def _aggregated(stream: Stream, node: AggregateNode) -> Stream:
-    names = [*stream.schema.names, *node.by, *(name for name, _, _ in node.values)]
-    other = {name: _fresh(name, names) for name, _, _ in node.values if name in _TAKEN}
-    values = {other.get(name, name): Aggregation(kind, column) for name, kind, column in node.values}
-    made = stream.aggregate(by=node.by, over=node.over, **values)
+def _aggregated(scope: Scope, stream: Stream, operator: Aggregate) -> Stream:
+    names = [*stream.schema.names, *operator.by, *operator.values]
+    other = {name: _fresh(name, names) for name in operator.values if name in _TAKEN}
+    values = {other.get(name, name): each for name, each in operator.values.items()}
+    made = scope.apply(replace(operator, values=values), stream)
     if not other:
         return made
     back = {new: old for old, new in other.items()}
-    return _selected(made, tuple((back.get(name, name), name) for name in made.schema.names))
+    return _selected(scope, made, tuple((back.get(name, name), name) for name in made.schema.names))
 
 
 def _fresh(name: str, taken: list[str]) -> str:
@@ -276,10 +243,9 @@ def _fresh(name: str, taken: list[str]) -> str:
     return name
 
 
-def _order(stream: Stream, order: tuple[_Order, ...]) -> list[str]:
-    """Return columns of an order as `Stream.top` takes them: there a name and its direction are one text."""
-    found = []
-    for column, way in order:
+def _check_order(stream: Stream, order: Order) -> None:
+    """Refuse columns that are not there, and names which as texts could stand for a column and its direction."""
+    for column, way in cast("Sequence[tuple[str, str]]", order):
         if column not in stream.schema.names:
             msg = f"could not order: found no column {shown(column)}"
             raise SchemaMismatchError(msg, hint=f"use one of the columns {shown(stream.schema.names)}")
@@ -288,5 +254,3 @@ def _order(stream: Stream, order: tuple[_Order, ...]) -> list[str]:
                 f"could not order by {shown(column)}, the least first: found a name that {column!r} and 'asc' would be"
             )
             raise SchemaMismatchError(msg, hint="rename the column with select: one word, and no other begins with it")
-        found.append(f"{column} asc" if way == "asc" else column)
-    return found

@@ -30,7 +30,7 @@ from spark_timely.compute.as_of import stepped_back
 from spark_timely.compute.drive.directory import details_of
 from spark_timely.compute.drive.plans import as_collection, build
 from spark_timely.compute.drive.runtime import TaskRequest
-from spark_timely.compute.plan import ImportNode, Node, Plan, TaskNode, functions_of, is_task, parse_plan
+from spark_timely.compute.plan import Imported, Node, Plan, SqlTask, functions_of, is_task, parse_plan
 from spark_timely.continual.body import SqlBody, check_aliases, check_columns
 from spark_timely.continual.engine import MOST_BYTES, TaskEngine, check_roles, consumer_of
 from spark_timely.dataflow.body import Body
@@ -87,7 +87,7 @@ def runner_of(running: Running, state: State, exports: Mapping[str, Export], /) 
         Of the instance, by id: what the dataflow may import.
     """
     plan = parse_plan(running.dataflow.plan)
-    made = _TaskRunner if isinstance(plan.root, TaskNode) else _OperatorRunner
+    made = _TaskRunner if isinstance(plan.root.operator, SqlTask) else _OperatorRunner
     return made(running, plan, state, exports)
 
 
@@ -144,7 +144,8 @@ class Runner(ABC):
     @property
     def passes_on(self) -> str | None:
         """The import that the plan hands through as it is; None if it has operators."""
-        return self.plan.root.name if isinstance(self.plan.root, ImportNode) else None
+        root = self.plan.root.operator
+        return root.name if isinstance(root, Imported) else None
 
     def path_of(self, export: Export) -> str:
         """Return the path of the log that has what an export gives."""
@@ -451,9 +452,9 @@ class _TaskRunner(Runner):
     _evaluator: Evaluator | None = None
 
     @property
-    def _node(self) -> TaskNode:
-        assert isinstance(self.plan.root, TaskNode)
-        return self.plan.root
+    def _node(self) -> SqlTask:
+        assert isinstance(self.plan.root.operator, SqlTask)
+        return self.plan.root.operator
 
     @property
     def _path(self) -> str:
@@ -650,10 +651,11 @@ def operators_of(plan: Plan) -> tuple[tuple[str, str, str], ...]:
 
     def add(node: Node) -> str:
         below = [add(each) for each in node.inputs]
-        name = node.name if isinstance(node, ImportNode) else f"{node.op}_{len(found) + 1}"
-        if isinstance(node, ImportNode) and any(name == operator for operator, _, _ in found):
+        operator = node.operator
+        name = operator.name if isinstance(operator, Imported) else f"{operator.op}_{len(found) + 1}"
+        if isinstance(operator, Imported) and any(name == other for other, _, _ in found):
             return name
-        found.append((name, node.op, ",".join(below)))
+        found.append((name, operator.op, ",".join(below)))
         return name
 
     add(plan.root)
@@ -663,7 +665,7 @@ def operators_of(plan: Plan) -> tuple[tuple[str, str, str], ...]:
 # When a continual task begins -----------------------------------------------------------------------
 
 
-def _begins_at(node: TaskNode, domain: TimeDomain) -> int | None:
+def _begins_at(node: SqlTask, domain: TimeDomain) -> int | None:
     """Return the time at which a task is said to begin; None where the logs decide."""
     if node.as_of in ("earliest", "latest"):
         return None
@@ -688,26 +690,24 @@ def recorded_beginning(log: Log, /) -> Antichain | None:
     return Antichain.of(note.as_of)
 
 
-def _awaited(node: TaskNode, logs: Mapping[str, Log]) -> list[Log]:
+def _awaited(node: SqlTask, logs: Mapping[str, Log]) -> list[Log]:
     return [logs[name] for name, how in node.reads if how != "newest"]
 
 
-def _floor(
-    node: TaskNode, logs: Mapping[str, Log], unwritten: Mapping[str, Antichain], domain: TimeDomain
-) -> Antichain:
+def _floor(node: SqlTask, logs: Mapping[str, Log], unwritten: Mapping[str, Antichain], domain: TimeDomain) -> Antichain:
     """Return the least time as of which all logs that a task waits for can be read."""
     found = [unwritten[name] for name, how in node.reads if how != "newest" and name in unwritten]
     return reduce(Antichain.join, found, readable_from(_awaited(node, logs), domain.minimum_frontier))
 
 
 def settled(
-    node: TaskNode, logs: Mapping[str, Log], domain: TimeDomain, /, *, unwritten: Mapping[str, Antichain]
-) -> TaskNode:
+    node: SqlTask, logs: Mapping[str, Log], domain: TimeDomain, /, *, unwritten: Mapping[str, Antichain]
+) -> SqlTask:
     """Return a task that says when it begins, as far as that is known by now and the logs do not say it.
 
     Parameters
     ----------
-    node : TaskNode
+    node : SqlTask
     logs : mapping of str to Log
         Imports, by name.
     domain : TimeDomain
@@ -717,7 +717,7 @@ def settled(
 
     Returns
     -------
-    TaskNode
+    SqlTask
         One of ``latest`` begins at the last time that is complete by now. It stays as it is where no time is, or all
         are: the engine finds out.
     """
@@ -733,12 +733,12 @@ def settled(
     return replace(node, as_of=begins)
 
 
-def beginning_of(node: TaskNode, logs: Mapping[str, Log], output: Log | None, domain: TimeDomain, /) -> Antichain:
+def beginning_of(node: SqlTask, logs: Mapping[str, Log], output: Log | None, domain: TimeDomain, /) -> Antichain:
     """Return from when on the output of a task is right, by what is known before it begins: its dataflow's as_of.
 
     Parameters
     ----------
-    node : TaskNode
+    node : SqlTask
         As `settled` gave it.
     logs : mapping of str to Log
         Imports, by name.

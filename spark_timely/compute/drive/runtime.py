@@ -15,7 +15,7 @@ from spark_timely.errors import TimelyError
 if TYPE_CHECKING:
     from spark_timely.compute.drive.directory import Directory
     from spark_timely.compute.drive.plans import Function
-    from spark_timely.compute.plan import TaskNode
+    from spark_timely.compute.plan import SqlTask
     from spark_timely.continual.engine import TaskPlan
     from spark_timely.continual.plan import Evaluator
     from spark_timely.dataflow.engine.arranged import RunTasks
@@ -53,7 +53,7 @@ class TaskRequest:
     ----------
     name : str
         The same whenever it is started: it owns the output.
-    node : TaskNode
+    node : SqlTask
     logs : mapping of str to Log
         What it reads, by the name that the body has for it.
     output : str
@@ -63,7 +63,7 @@ class TaskRequest:
     """
 
     name: str
-    node: TaskNode
+    node: SqlTask
     logs: Mapping[str, Log]
     output: str
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.dataflow.operators.checks import check_events, check_integers, check_updates
+from spark_timely.dataflow.operators.parts import Text, part
 from spark_timely.dataflow.views import DIFF, Names, Operator, View, with_times
 from spark_timely.errors import OperatorError
 from spark_timely.time.domain import TimeDomain
@@ -27,9 +28,9 @@ class AsUpdates(Operator):
         A column of integers; it is no longer part of the payload.
     """
 
-    diff: str | None = None
+    diff: str | None = field(default=None, metadata=part(Text(unsaid=None)))
 
-    method = "as_updates"
+    method = op = "as_updates"
 
     def bind(self, name: str, inputs: Sequence[View]) -> View:
         """Leave the column out."""
@@ -86,7 +87,7 @@ class _OfUpdates(Operator):
 class Negate(_OfUpdates):
     """Updates that take back what those of its input add."""
 
-    method = "negate"
+    method = op = "negate"
 
     def apply(self, view: View, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
         """Change the sign."""
@@ -104,7 +105,7 @@ class Negate(_OfUpdates):
 class Consolidate(_OfUpdates):
     """One update of each row that changes at a time: the sum of all of that time; none where it is 0."""
 
-    method = "consolidate"
+    method = op = "consolidate"
     # A sum is made of all updates of its time.
     rowwise = False
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from spark_timely.dataflow.aggregates import Aggregation, aggregate_rows
 from spark_timely.dataflow.history.totals import Totals
 from spark_timely.dataflow.operators.checks import check_column, check_events, check_function, key_of, tried
+from spark_timely.dataflow.operators.parts import Choice, Texts, Values, check_once, part
 from spark_timely.dataflow.operators.texts import columns_text, function_name, function_text
 from spark_timely.dataflow.remembered import over_history
 from spark_timely.dataflow.views import Names, Operator, View, time_value, with_times
@@ -37,12 +38,12 @@ class Aggregate(Operator):
         Of what is kept of all history.
     """
 
-    by: Names = ()
-    values: Mapping[str, Aggregation] = field(default_factory=dict)
-    over: str = "time"
+    by: Names = field(default=(), metadata=part(Texts()))
+    values: Mapping[str, Aggregation] = field(default_factory=dict, metadata=part(Values()))
+    over: str = field(default="time", metadata=part(Choice(unsaid="history", among=("history", "time"))))
     name: str | None = None
 
-    method = "aggregate"
+    method = op = "aggregate"
     # A group is made of all rows of its time.
     rowwise = False
 
@@ -50,6 +51,10 @@ class Aggregate(Operator):
     def keeps(self) -> str | None:
         """The name that was given."""
         return self.name
+
+    def check_plan(self) -> None:
+        """Refuse a value that is called as a key."""
+        check_once(self.op, "columns", [*self.by, *self.values])
 
     def bind(self, name: str, inputs: Sequence[View]) -> View:
         """Find keys and values."""

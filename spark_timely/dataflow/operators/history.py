@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +26,7 @@ from spark_timely.dataflow.operators.checks import (
     length_of,
     tried,
 )
+from spark_timely.dataflow.operators.parts import Number, Ordering, Texts, part
 from spark_timely.dataflow.operators.rows import Select
 from spark_timely.dataflow.remembered import over_history
 from spark_timely.dataflow.views import Names, Operator, View
@@ -61,7 +62,7 @@ class _OverHistory(Operator):
 class Distinct(_OverHistory):
     """Each row once: of events the first by time, of updates while it is there."""
 
-    method = "distinct"
+    method = op = "distinct"
 
     def bind(self, name: str, inputs: Sequence[View]) -> View:
         """Take all columns for the key."""
@@ -115,12 +116,12 @@ class Latest(_OverHistory):
         How long deletions are remembered; None: for ever.
     """
 
-    by: Names
-    order_by: Order
+    by: Names = field(metadata=part(Texts()))
+    order_by: Order = field(metadata=part(Ordering()))
     deleted: str | pc.Expression | None = None
     tombstones: Duration | None = None
 
-    method = "latest"
+    method = op = "latest"
 
     def bind(self, name: str, inputs: Sequence[View]) -> View:
         """Find key and order; write into a column which rows are deletions."""
@@ -145,11 +146,11 @@ class Top(_OverHistory):
     order_by : tuple
     """
 
-    n: int
-    by: Names
-    order_by: Order
+    n: int = field(metadata=part(Number()))
+    by: Names = field(metadata=part(Texts()))
+    order_by: Order = field(metadata=part(Ordering()))
 
-    method = "top"
+    method = op = "top"
 
     def bind(self, name: str, inputs: Sequence[View]) -> View:
         """Find key and order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow as pa
 from spark_timely.dataflow.history.asof import join_as_of
 from spark_timely.dataflow.history.base import Changes
 from spark_timely.dataflow.operators.checks import check_events, check_history, check_keep, check_updates, key_of
+from spark_timely.dataflow.operators.parts import Choice, Flag, Texts, part
 from spark_timely.dataflow.views import DIFF, Before, Names, Operator, Replay, View, with_times
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.files.format import conform
@@ -42,13 +43,13 @@ class Join(Operator):
         With `as_of`: of the log that is kept of the right side, where that is none itself.
     """
 
-    on: Names
-    how: str = "inner"
-    as_of: bool = False
+    on: Names = field(metadata=part(Texts(for_none="name the columns to join on")))
+    how: str = field(default="inner", metadata=part(Choice(unsaid="inner", among=("inner", "left"))))
+    as_of: bool = field(default=False, metadata=part(Flag(unsaid=False)))
     strict: bool = False
     name: str | None = None
 
-    method = "join"
+    method = op = "join"
     # A pair is made of any two rows of its time.
     rowwise = False
 
@@ -137,7 +138,7 @@ class AsOfJoin(Join):
     What a join `as_of` is once it is bound. It keeps nothing of its own: it looks into the collection's log.
     """
 
-    method = ""
+    method = op = ""
 
     def gives_updates(self, inputs: Sequence[View]) -> bool:
         """Return that they are events: later changes of the collection rewrite nothing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.acero as acero
@@ -19,6 +19,7 @@ from spark_timely.dataflow.operators.checks import (
     type_of,
     types_of,
 )
+from spark_timely.dataflow.operators.parts import Columns, Text, part
 from spark_timely.dataflow.operators.texts import columns_text, expression_text, function_name, function_text
 from spark_timely.dataflow.views import Before, Names, Operator, View, joined, with_times
 from spark_timely.errors import InvalidUsageError, OperatorError, SchemaMismatchError, kind_of, shown
@@ -48,12 +49,12 @@ class Filter(Operator):
         Payload columns that it looks at, once it is bound.
     """
 
-    where: str | pc.Expression
+    where: str | pc.Expression = field(metadata=part(Text()))
     text: str = ""
     condition: pc.Expression = None
     columns: Names = ()
 
-    method = "filter"
+    method = op = "filter"
 
     def bind(self, name: str, inputs: Sequence[View]) -> View:
         """Read the condition."""
@@ -91,6 +92,7 @@ class Branch(Filter):
     holds: bool = True
 
     method = "branch"
+    op = ""
 
     def bind(self, name: str, inputs: Sequence[View]) -> View:
         """Read the condition, and let it never be null: so each row goes one way."""
@@ -123,10 +125,10 @@ class Select(Operator):
         Payload columns that they look at, once it is bound.
     """
 
-    columns: tuple[tuple[str, str | pc.Expression], ...]
+    columns: tuple[tuple[str, str | pc.Expression], ...] = field(metadata=part(Columns()))
     used: Names = ()
 
-    method = "select"
+    method = op = "select"
 
     def bind(self, name: str, inputs: Sequence[View]) -> View:
         """Find the columns, and what is computed."""
@@ -183,15 +185,16 @@ class Map(Operator):
     Attributes
     ----------
     function : callable
-        Takes a table of time and payload columns, gives one of payload columns with as many rows.
+        Takes a table of time and payload columns, gives one of payload columns with as many rows. In a plan its name.
     columns : tuple of str or None
         Payload columns that it gets; None: all.
     """
 
-    function: Callable[[pa.Table], pa.Table]
+    function: Callable[[pa.Table], pa.Table] | str = field(metadata=part(Text("name")))
     columns: Names | None = None
 
     method = "map"
+    op = "function"
 
     def bind(self, name: str, inputs: Sequence[View]) -> View:
         """Call the function without rows, for its columns."""
@@ -208,7 +211,7 @@ class Map(Operator):
 
     def _called(self, source: View, rows: pa.Table) -> tuple[pa.Table, pa.Array | None]:
         """Return what the function makes of rows, checked, and from which row each is made; None: one from each."""
-        return check_mapped(source.domain, rows, self.function(rows)), None
+        return check_mapped(source.domain, rows, self.function(rows)), None  # type: ignore[operator]  # of a plan it is bound
 
     def describe(self) -> str:
         """Return the name of the function."""
@@ -239,9 +242,10 @@ class FlatMap(Map):
     """
 
     method = "flat_map"
+    op = ""
 
     def _called(self, source: View, rows: pa.Table) -> tuple[pa.Table, pa.Array | None]:
-        return check_flat_mapped(rows, self.function(rows))
+        return check_flat_mapped(rows, self.function(rows))  # type: ignore[operator]  # as above
 
 
 def check_mapped(domain: TimeDomain, rows: pa.Table, made: object) -> pa.Table:
@@ -322,7 +326,7 @@ class Inspect(Operator):
 class Concat(Operator):
     """The rows of all inputs."""
 
-    method = "concat"
+    method = op = "concat"
 
     def bind(self, name: str, inputs: Sequence[View]) -> View:
         """Check that all have the same columns."""

@@ -16,13 +16,18 @@ from spark_timely.compute.command_log import CommandLog
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.plans import Shape, shape_of
 from spark_timely.compute.ledger import commands_of
-from spark_timely.compute.plan import AggregateNode, FunctionNode, ImportNode, Plan, TaskNode, parse_plan
+from spark_timely.compute.plan import Imported, Node, Plan, SqlTask, parse_plan
+from spark_timely.dataflow.operators.grouped import Aggregate
+from spark_timely.dataflow.operators.rows import Map
 from spark_timely.errors import InvalidUsageError, MissingError, TimelyError, WaitTimeoutError
 from spark_timely.log import Log
+from tests.plans import values_of
 from tests.unit.compute.instances import SCHEMA, TOTALS, append, handle, orders, rows
 
-TWICE = Plan(FunctionNode(ImportNode("orders"), "twice"))
-SUMS = Plan(AggregateNode(FunctionNode(ImportNode("orders"), "twice"), ("k",), (("s", "sum", "v"),)))
+TWICE = Plan(Node(Map("twice"), Node(Imported("orders"))))
+SUMS = Plan(
+    Node(Aggregate(("k",), values_of((("s", "sum", "v"),)), "history"), Node(Map("twice"), Node(Imported("orders"))))
+)
 
 
 def twice(table: pa.Table) -> pa.Table:
@@ -166,7 +171,7 @@ def test_columns_of_a_function_are_found_without_rows() -> None:
     with pytest.raises(InvalidUsageError, match="found none of this name") as caught:
         shape_of(TWICE, {"orders": Shape(SCHEMA, "collection")})
     assert caught.value.context["node"] == "plan"
-    task = Plan(TaskNode("SELECT k FROM orders", (("orders", "inserts"),)))
+    task = Plan(Node(SqlTask("SELECT k FROM orders", (("orders", "inserts"),))))
     with pytest.raises(InvalidUsageError, match="found a continual task over"):
         shape_of(task, {"orders": Shape(SCHEMA, "collection")})
 
@@ -174,7 +179,7 @@ def test_columns_of_a_function_are_found_without_rows() -> None:
 def test_plan_with_a_function_is_its_text() -> None:
     assert parse_plan(SUMS.text) == SUMS
     with pytest.raises(InvalidUsageError, match="name=''"):
-        FunctionNode(ImportNode("orders"), "")
+        Node(Map(""), Node(Imported("orders")))
 
 
 def test_function_that_is_slow_without_rows_holds_up_no_other(tmp_path: Path, log: Log) -> None:

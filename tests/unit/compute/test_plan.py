@@ -11,81 +11,77 @@ import pytest
 from spark_timely.compute.plan import (
     MAX_DEPTH,
     MAX_NODES,
-    AggregateNode,
-    AsUpdatesNode,
-    ConcatNode,
-    ConsolidateNode,
-    DistinctNode,
-    FilterNode,
-    FunctionNode,
-    ImportNode,
-    JoinNode,
-    LatestNode,
-    NegateNode,
+    Imported,
     Node,
     Plan,
-    SelectNode,
-    TaskNode,
-    TopNode,
+    SqlTask,
     functions_of,
     imports_of,
     parse_plan,
     plan_text,
     with_functions,
 )
+from spark_timely.dataflow.operators.collections import AsUpdates, Consolidate, Negate
+from spark_timely.dataflow.operators.grouped import Aggregate
+from spark_timely.dataflow.operators.history import Distinct, Latest, Top
+from spark_timely.dataflow.operators.joins import Join
+from spark_timely.dataflow.operators.rows import Concat, Filter, Map, Select
 from spark_timely.errors import InvalidUsageError
+from tests.plans import values_of
 
 A: dict[str, Any] = {"op": "import", "name": "a"}
 B: dict[str, Any] = {"op": "import", "name": "b"}
-a, b = ImportNode("a"), ImportNode("b")
+a, b = Node(Imported("a")), Node(Imported("b"))
 
 WRITTEN: dict[str, tuple[Node, dict[str, Any]]] = {
     "import": (a, A),
-    "filter": (FilterNode(a, "n > 1"), {"op": "filter", "of": A, "where": "n > 1"}),
-    "select": (SelectNode(a, (("k", "k"), ("n", "n"))), {"op": "select", "of": A, "columns": ["k", "n"]}),
+    "filter": (Node(Filter("n > 1"), a), {"op": "filter", "of": A, "where": "n > 1"}),
+    "select": (Node(Select((("k", "k"), ("n", "n"))), a), {"op": "select", "of": A, "columns": ["k", "n"]}),
     "renamed": (
-        SelectNode(a, (("m", "n"), ("k", "k"))),
+        Node(Select((("m", "n"), ("k", "k"))), a),
         {"op": "select", "of": A, "columns": ["m", "k"], "renamed": {"m": "n"}},
     ),
     "aggregate": (
-        AggregateNode(a, ("k",), (("s", "sum", "x"), ("n", "count", None))),
+        Node(Aggregate(("k",), values_of((("s", "sum", "x"), ("n", "count", None))), "history"), a),
         {"op": "aggregate", "of": A, "by": ["k"], "values": {"n": ["count"], "s": ["sum", "x"]}},
     ),
     "aggregate of each time": (
-        AggregateNode(a, (), (("n", "count", "x"),), "time"),
+        Node(Aggregate((), values_of((("n", "count", "x"),)), "time"), a),
         {"op": "aggregate", "of": A, "by": [], "values": {"n": ["count", "x"]}, "over": "time"},
     ),
     "latest": (
-        LatestNode(a, ("k",), (("t", "desc"), ("n", "asc"))),
+        Node(Latest(("k",), (("t", "desc"), ("n", "asc"))), a),
         {"op": "latest", "of": A, "by": ["k"], "order_by": ["t", ["n", "asc"]]},
     ),
-    "top": (TopNode(a, 3, (), (("t", "asc"),)), {"op": "top", "of": A, "n": 3, "by": [], "order_by": [["t", "asc"]]}),
-    "join": (JoinNode(a, b, ("k",)), {"op": "join", "of": [A, B], "on": ["k"]}),
+    "top": (Node(Top(3, (), (("t", "asc"),)), a), {"op": "top", "of": A, "n": 3, "by": [], "order_by": [["t", "asc"]]}),
+    "join": (Node(Join(("k",)), a, b), {"op": "join", "of": [A, B], "on": ["k"]}),
     "as-of join": (
-        JoinNode(a, b, ("k",), "left", as_of=True),
+        Node(Join(("k",), "left", as_of=True), a, b),
         {"op": "join", "of": [A, B], "on": ["k"], "how": "left", "as_of": True},
     ),
-    "distinct": (DistinctNode(a), {"op": "distinct", "of": A}),
-    "concat": (ConcatNode((a, b, a)), {"op": "concat", "of": [A, B, A]}),
-    "as_updates": (AsUpdatesNode(a), {"op": "as_updates", "of": A}),
-    "as_updates by a column": (AsUpdatesNode(a, "n"), {"op": "as_updates", "of": A, "diff": "n"}),
-    "negate": (NegateNode(a), {"op": "negate", "of": A}),
-    "consolidate": (ConsolidateNode(a), {"op": "consolidate", "of": A}),
-    "function": (FunctionNode(a, "loud"), {"op": "function", "of": A, "name": "loud"}),
+    "distinct": (Node(Distinct(), a), {"op": "distinct", "of": A}),
+    "concat": (Node(Concat(), a, b, a), {"op": "concat", "of": [A, B, A]}),
+    "as_updates": (Node(AsUpdates(), a), {"op": "as_updates", "of": A}),
+    "as_updates by a column": (Node(AsUpdates("n"), a), {"op": "as_updates", "of": A, "diff": "n"}),
+    "negate": (Node(Negate(), a), {"op": "negate", "of": A}),
+    "consolidate": (Node(Consolidate(), a), {"op": "consolidate", "of": A}),
+    "function": (Node(Map("loud"), a), {"op": "function", "of": A, "name": "loud"}),
     "task": (
-        TaskNode("SELECT 1 FROM b", (("b", "inserts"),)),
+        Node(SqlTask("SELECT 1 FROM b", (("b", "inserts"),))),
         {"op": "task", "sql": "SELECT 1 FROM b", "inputs": {"b": "inserts"}},
     ),
     "task of all parts": (
-        TaskNode(
-            "SELECT 1",
-            (("b", "inserts"), ("a", "deletes"), ("r", "contents"), ("n", "newest")),
-            "2013-01-01",
-            snapshot=True,
-            forgotten=True,
-            expect=(("y", "n > 1", "drop"), ("x", "n > 0", "fail")),
-            functions=("g", "f"),
-            replaces="1:0",
+        Node(
+            SqlTask(
+                "SELECT 1",
+                (("b", "inserts"), ("a", "deletes"), ("r", "contents"), ("n", "newest")),
+                "2013-01-01",
+                snapshot=True,
+                forgotten=True,
+                expect=(("y", "n > 1", "drop"), ("x", "n > 0", "fail")),
+                functions=("g", "f"),
+                replaces="1:0",
+            )
         ),
         {
             "op": "task",
@@ -116,7 +112,7 @@ def test_plan_has_one_text_both_ways(name: str) -> None:
 
 
 def test_every_operator_has_its_text_tested() -> None:
-    assert {node.op for node, _ in WRITTEN.values()} == {
+    assert {node.operator.op for node, _ in WRITTEN.values()} == {
         "import", "filter", "select", "aggregate", "latest", "top", "join", "distinct", "concat", "as_updates",
         "negate", "consolidate", "function", "task",
     }  # fmt: skip
@@ -131,7 +127,9 @@ def test_what_is_said_otherwise_has_the_same_text() -> None:
         "over": "history",
     }
     plan = parse_plan(json.dumps(said))
-    assert plan.root == AggregateNode(SelectNode(a, (("k", "k"), ("x", "n"))), ("k",), (("s", "sum", "x"),))
+    assert plan.root == Node(
+        Aggregate(("k",), values_of((("s", "sum", "x"),)), "history"), Node(Select((("k", "k"), ("x", "n"))), a)
+    )
     assert "over" not in plan.text
     order = {"op": "top", "of": A, "n": 1, "by": [], "order_by": [["t", "desc"]]}
     assert parse_plan(json.dumps(order)).text == canonical({**order, "order_by": ["t"]})
@@ -196,20 +194,20 @@ def test_task_that_is_no_task_is_refused(parts: dict[str, Any], told: str) -> No
 )
 def test_task_made_wrongly_is_refused(parts: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidUsageError, match=told):
-        TaskNode(**{"sql": "s", "reads": (("a", "inserts"),), **parts})
+        Node(SqlTask(**{"sql": "s", "reads": (("a", "inserts"),), **parts}))
 
 
 def test_task_is_a_whole_plan() -> None:
-    task = TaskNode("s", (("a", "inserts"),))
-    for node in (DistinctNode(task), JoinNode(a, task, ("k",)), FunctionNode(ConcatNode((a, task)), "f")):
+    task = Node(SqlTask("s", (("a", "inserts"),)))
+    for node in (Node(Distinct(), task), Node(Join(("k",)), a, task), Node(Map("f"), Node(Concat(), a, task))):
         with pytest.raises(InvalidUsageError, match=r"found a continual task at plan\.of") as caught:
             Plan(node)
         assert caught.value.context["node"].startswith("plan.of")
 
 
 def test_functions_are_found_and_renamed_wherever_they_are() -> None:
-    inner = FunctionNode(a, "f")
-    plan = Plan(JoinNode(FunctionNode(ConcatNode((inner, b)), "g"), FilterNode(inner, "n > 1"), ("k",)))
+    inner = Node(Map("f"), a)
+    plan = Plan(Node(Join(("k",)), Node(Map("g"), Node(Concat(), inner, b)), Node(Filter("n > 1"), inner)))
     assert functions_of(plan) == ("f", "g")
     renamed = with_functions(plan, {"f": "f 1", "g": "g 2"})
     assert functions_of(renamed) == ("f 1", "g 2")
@@ -218,13 +216,13 @@ def test_functions_are_found_and_renamed_wherever_they_are() -> None:
 
 
 def test_names_of_any_kind_keep_their_letters() -> None:
-    plan = Plan(SelectNode(ImportNode('ö "x"'), (("a`b\n", "ß"), ("c", "c"))))
+    plan = Plan(Node(Select((("a`b\n", "ß"), ("c", "c"))), Node(Imported('ö "x"'))))
     assert parse_plan(plan.text) == plan
     assert plan.text.isascii()
 
 
 def test_imports_are_sorted_and_named_once() -> None:
-    plan = Plan(JoinNode(ConcatNode((b, a, b)), DistinctNode(ImportNode("0")), ("k",)))
+    plan = Plan(Node(Join(("k",)), Node(Concat(), b, a, b), Node(Distinct(), Node(Imported("0")))))
     assert imports_of(plan) == plan.imports == ("0", "a", "b")
 
 
@@ -307,7 +305,7 @@ def test_what_is_no_json_is_refused(text: Any) -> None:
 def nested(depth: int) -> Node:
     node: Node = a
     for _ in range(depth - 1):
-        node = DistinctNode(node)
+        node = Node(Distinct(), node)
     return node
 
 
@@ -318,10 +316,10 @@ def test_depth_and_size_are_limited_as_values_and_as_texts() -> None:
     text = canonical({"op": "distinct", "of": json.loads(Plan(nested(MAX_DEPTH)).text)})
     with pytest.raises(InvalidUsageError, match=f"found more than {MAX_DEPTH} nodes one upon another"):
         parse_plan(text)
-    widest = Plan(ConcatNode((a,) * (MAX_NODES - 1)))
+    widest = Plan(Node(Concat(), *(a,) * (MAX_NODES - 1)))
     assert parse_plan(widest.text) == widest
     with pytest.raises(InvalidUsageError, match=f"found {MAX_NODES + 1} nodes"):
-        Plan(ConcatNode((a,) * MAX_NODES))
+        Plan(Node(Concat(), *(a,) * MAX_NODES))
     with pytest.raises(InvalidUsageError, match=f"found {MAX_NODES + 1} nodes"):
         parse_plan(canonical({"op": "concat", "of": [A] * MAX_NODES}))
 
@@ -329,7 +327,7 @@ def test_depth_and_size_are_limited_as_values_and_as_texts() -> None:
 def test_plan_of_shared_parts_is_refused_soon() -> None:
     node: Node = a
     for _ in range(60):
-        node = ConcatNode((node, node))
+        node = Node(Concat(), node, node)
     with pytest.raises(InvalidUsageError, match=f"found {MAX_NODES + 1} nodes"):
         Plan(node)
 
@@ -339,4 +337,4 @@ def test_what_is_no_node_is_refused() -> None:
     with pytest.raises(InvalidUsageError, match="found 'orders' at plan"):
         Plan(wrong)
     with pytest.raises(InvalidUsageError, match=r"found 'orders' at plan\.of"):
-        Plan(DistinctNode(wrong))
+        Plan(Node(Distinct(), wrong))

@@ -10,28 +10,18 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.compute.drive.plans import Shape, as_collection, build, shape_of
-from spark_timely.compute.plan import (
-    AggregateNode,
-    AsUpdatesNode,
-    ConcatNode,
-    ConsolidateNode,
-    DistinctNode,
-    FilterNode,
-    ImportNode,
-    JoinNode,
-    LatestNode,
-    NegateNode,
-    Node,
-    Plan,
-    SelectNode,
-    TopNode,
-    parse_plan,
-)
+from spark_timely.compute.plan import Imported, Node, Plan, parse_plan
 from spark_timely.compute.sql import plan_of_sql
+from spark_timely.dataflow.operators.collections import AsUpdates, Consolidate, Negate
+from spark_timely.dataflow.operators.grouped import Aggregate
+from spark_timely.dataflow.operators.history import Distinct, Latest, Top
+from spark_timely.dataflow.operators.joins import Join
+from spark_timely.dataflow.operators.rows import Concat, Filter, Select
 from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyError
 from spark_timely.testing import rows_of, stream_of
 from spark_timely.time.domain import TimeDomain, TimeType
+from tests.plans import values_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("x", pa.float64()), ("by", pa.int32())])
 SHAPES = {
@@ -42,36 +32,48 @@ SHAPES = {
         pa.schema([("self", pa.int64()), ("a b", pa.int64()), ("x", pa.int64()), ("x asc", pa.int64())]), "stream"
     ),
 }
-s, c, b = ImportNode("s"), ImportNode("c"), ImportNode("b")
+s, c, b = Node(Imported("s")), Node(Imported("c")), Node(Imported("b"))
 COUNT = (("v", "count", None),)
 STREAM, COLLECTION = "stream", "collection"
 
 SHOWN: list[tuple[Node, str, list[str]]] = [
     (s, STREAM, ["k", "n", "x", "by"]),
     (c, COLLECTION, ["k", "n", "x", "by"]),
-    (FilterNode(s, "n > 1 AND _time > 0"), STREAM, ["k", "n", "x", "by"]),
-    (FilterNode(c, "N > 1"), COLLECTION, ["k", "n", "x", "by"]),
-    (SelectNode(s, (("m", "n"), ("k", "k"), ("m2", "n"))), STREAM, ["m", "k", "m2"]),
-    (SelectNode(c, (("n", "x"), ("x", "n"))), COLLECTION, ["n", "x"]),
-    (SelectNode(ImportNode("self"), (("x", "self"), ("self", "x"))), STREAM, ["x", "self"]),
-    (AggregateNode(s, ("k",), COUNT), COLLECTION, ["k", "v"]),
-    (AggregateNode(c, (), COUNT), COLLECTION, ["v"]),
-    (AggregateNode(s, ("k",), COUNT, "time"), STREAM, ["k", "v"]),
-    (AggregateNode(s, ("by",), (("over", "sum", "n"), ("self", "max", "n"))), COLLECTION, ["by", "over", "self"]),
-    (AggregateNode(s, ("k",), (("by", "count", None), ("by_", "count", "n"))), COLLECTION, ["k", "by", "by_"]),
-    (LatestNode(s, ("k",), (("n", "desc"),)), COLLECTION, ["k", "n", "x", "by"]),
-    (TopNode(c, 2, (), (("n", "asc"), ("x", "desc"))), COLLECTION, ["k", "n", "x", "by"]),
-    (TopNode(ImportNode("self"), 2, (), (("a b", "desc"), ("self", "asc"))), COLLECTION, ["self", "a b", "x", "x asc"]),
-    (JoinNode(s, b, ("k",), "left", as_of=True), STREAM, ["k", "n", "x", "by", "m"]),
-    (JoinNode(s, SelectNode(s, (("k", "k"), ("m", "n"))), ("k",)), STREAM, ["k", "n", "x", "by", "m"]),
-    (DistinctNode(SelectNode(s, (("k", "k"),))), STREAM, ["k"]),
-    (DistinctNode(SelectNode(c, (("k", "k"),))), COLLECTION, ["k"]),
-    (ConcatNode((s, s)), STREAM, ["k", "n", "x", "by"]),
-    (ConcatNode((s, c)), COLLECTION, ["k", "n", "x", "by"]),
-    (AsUpdatesNode(s), COLLECTION, ["k", "n", "x", "by"]),
-    (AsUpdatesNode(s, "n"), COLLECTION, ["k", "x", "by"]),
-    (NegateNode(c), COLLECTION, ["k", "n", "x", "by"]),
-    (ConsolidateNode(c), COLLECTION, ["k", "n", "x", "by"]),
+    (Node(Filter("n > 1 AND _time > 0"), s), STREAM, ["k", "n", "x", "by"]),
+    (Node(Filter("N > 1"), c), COLLECTION, ["k", "n", "x", "by"]),
+    (Node(Select((("m", "n"), ("k", "k"), ("m2", "n"))), s), STREAM, ["m", "k", "m2"]),
+    (Node(Select((("n", "x"), ("x", "n"))), c), COLLECTION, ["n", "x"]),
+    (Node(Select((("x", "self"), ("self", "x"))), Node(Imported("self"))), STREAM, ["x", "self"]),
+    (Node(Aggregate(("k",), values_of(COUNT), "history"), s), COLLECTION, ["k", "v"]),
+    (Node(Aggregate((), values_of(COUNT), "history"), c), COLLECTION, ["v"]),
+    (Node(Aggregate(("k",), values_of(COUNT), "time"), s), STREAM, ["k", "v"]),
+    (
+        Node(Aggregate(("by",), values_of((("over", "sum", "n"), ("self", "max", "n"))), "history"), s),
+        COLLECTION,
+        ["by", "over", "self"],
+    ),
+    (
+        Node(Aggregate(("k",), values_of((("by", "count", None), ("by_", "count", "n"))), "history"), s),
+        COLLECTION,
+        ["k", "by", "by_"],
+    ),
+    (Node(Latest(("k",), (("n", "desc"),)), s), COLLECTION, ["k", "n", "x", "by"]),
+    (Node(Top(2, (), (("n", "asc"), ("x", "desc"))), c), COLLECTION, ["k", "n", "x", "by"]),
+    (
+        Node(Top(2, (), (("a b", "desc"), ("self", "asc"))), Node(Imported("self"))),
+        COLLECTION,
+        ["self", "a b", "x", "x asc"],
+    ),
+    (Node(Join(("k",), "left", as_of=True), s, b), STREAM, ["k", "n", "x", "by", "m"]),
+    (Node(Join(("k",)), s, Node(Select((("k", "k"), ("m", "n"))), s)), STREAM, ["k", "n", "x", "by", "m"]),
+    (Node(Distinct(), Node(Select((("k", "k"),)), s)), STREAM, ["k"]),
+    (Node(Distinct(), Node(Select((("k", "k"),)), c)), COLLECTION, ["k"]),
+    (Node(Concat(), s, s), STREAM, ["k", "n", "x", "by"]),
+    (Node(Concat(), s, c), COLLECTION, ["k", "n", "x", "by"]),
+    (Node(AsUpdates(), s), COLLECTION, ["k", "n", "x", "by"]),
+    (Node(AsUpdates("n"), s), COLLECTION, ["k", "x", "by"]),
+    (Node(Negate(), c), COLLECTION, ["k", "n", "x", "by"]),
+    (Node(Consolidate(), c), COLLECTION, ["k", "n", "x", "by"]),
 ]
 
 
@@ -82,42 +84,61 @@ def test_what_comes_out_has_the_kind_and_columns_of_the_operator(node: Node, kin
 
 
 def test_every_operator_is_built() -> None:
-    assert {type(node) for node, _, _ in SHOWN} == {
-        ImportNode, FilterNode, SelectNode, AggregateNode, LatestNode, TopNode, JoinNode, DistinctNode, ConcatNode,
-        AsUpdatesNode, NegateNode, ConsolidateNode,
+    assert {type(node.operator) for node, _, _ in SHOWN} == {
+        Imported, Filter, Select, Aggregate, Latest, Top, Join, Distinct, Concat, AsUpdates, Negate, Consolidate,
     }  # fmt: skip
 
 
 REFUSED: list[tuple[Node, str, str]] = [
-    (DistinctNode(ImportNode("z")), "could not import 'z': found no such name", "plan.of (import)"),
-    (FilterNode(DistinctNode(SelectNode(s, (("z", "z"),))), "z > 1"), "found no column 'z'", "plan.of.of (select)"),
-    (SelectNode(s, (("K", "K"),)), "could not select: found no column 'K'", "plan (select)"),
-    (FilterNode(s, "z > 1"), "found no column 'z' in condition", "plan (filter)"),
-    (FilterNode(s, "n = k"), "found a comparison of types int64 and string", "plan (filter)"),
-    (FilterNode(s, "abs(n) > 1"), "found 'ABS(n)' in condition", "plan (filter)"),
-    (FilterNode(s, "n"), "found type=int64 where true or false belongs", "plan (filter)"),
-    (FilterNode(c, "_time > 1"), "could not filter a collection: found no column '_time'", "plan (filter)"),
-    (AggregateNode(s, ("x",), COUNT), "found key 'x' of type=double", "plan (aggregate)"),
-    (AggregateNode(s, ("z",), COUNT), "found no column 'z'", "plan (aggregate)"),
-    (AggregateNode(s, ("k",), (("v", "sum", "k"),)), "found sum of column 'k' of type=string", "plan (aggregate)"),
-    (AggregateNode(c, ("k",), (("v", "sum", "x"),)), "found a sum of updates of column 'x'", "plan (aggregate)"),
-    (AggregateNode(c, ("k",), COUNT, "time"), "found updates of", "plan (aggregate)"),
-    (LatestNode(s, ("k",), (("z", "desc"),)), "could not order: found no column 'z'", "plan (latest)"),
-    (LatestNode(s, ("x",), (("n", "desc"),)), "found key 'x' of type=double", "plan (latest)"),
-    (TopNode(s, 1, ("z",), (("n", "desc"),)), "found no column 'z'", "plan (top)"),
-    (TopNode(ImportNode("self"), 1, (), (("a b", "asc"),)), "could not order by 'a b', the least first", "plan (top)"),
-    (TopNode(ImportNode("self"), 1, (), (("x", "asc"),)), "could not order by 'x', the least first", "plan (top)"),
-    (JoinNode(c, b, ("k",), as_of=True), "found updates of 'replay_2' on the left", "plan (join)"),
-    (JoinNode(s, SelectNode(s, (("k", "k"),)), ("k",), as_of=True), "found events of", "plan (join)"),
-    (JoinNode(s, c, ("k",), as_of=True), "found columns ['n', 'x', 'by'] on both sides", "plan (join)"),
-    (JoinNode(c, b, ("k",)), "found updates of 'replay_2', which it cannot take back", "plan (join)"),
-    (JoinNode(s, b, ("m",), as_of=True), "found no column 'm'", "plan (join)"),
-    (DistinctNode(s), "found key 'x' of type=double", "plan (distinct)"),
-    (ConcatNode((s, b)), "found columns", "plan (concat)"),
-    (ConcatNode((s, AsUpdatesNode(c))), "found updates of", "plan.of[1] (as_updates)"),
-    (AsUpdatesNode(s, "k"), "found column 'k' of type=string", "plan (as_updates)"),
-    (NegateNode(s), "found events of", "plan (negate)"),
-    (ConsolidateNode(s), "found events of", "plan (consolidate)"),
+    (Node(Distinct(), Node(Imported("z"))), "could not import 'z': found no such name", "plan.of (import)"),
+    (
+        Node(Filter("z > 1"), Node(Distinct(), Node(Select((("z", "z"),)), s))),
+        "found no column 'z'",
+        "plan.of.of (select)",
+    ),
+    (Node(Select((("K", "K"),)), s), "could not select: found no column 'K'", "plan (select)"),
+    (Node(Filter("z > 1"), s), "found no column 'z' in condition", "plan (filter)"),
+    (Node(Filter("n = k"), s), "found a comparison of types int64 and string", "plan (filter)"),
+    (Node(Filter("abs(n) > 1"), s), "found 'ABS(n)' in condition", "plan (filter)"),
+    (Node(Filter("n"), s), "found type=int64 where true or false belongs", "plan (filter)"),
+    (Node(Filter("_time > 1"), c), "could not filter a collection: found no column '_time'", "plan (filter)"),
+    (Node(Aggregate(("x",), values_of(COUNT), "history"), s), "found key 'x' of type=double", "plan (aggregate)"),
+    (Node(Aggregate(("z",), values_of(COUNT), "history"), s), "found no column 'z'", "plan (aggregate)"),
+    (
+        Node(Aggregate(("k",), values_of((("v", "sum", "k"),)), "history"), s),
+        "found sum of column 'k' of type=string",
+        "plan (aggregate)",
+    ),
+    (
+        Node(Aggregate(("k",), values_of((("v", "sum", "x"),)), "history"), c),
+        "found a sum of updates of column 'x'",
+        "plan (aggregate)",
+    ),
+    (Node(Aggregate(("k",), values_of(COUNT), "time"), c), "found updates of", "plan (aggregate)"),
+    (Node(Latest(("k",), (("z", "desc"),)), s), "could not order: found no column 'z'", "plan (latest)"),
+    (Node(Latest(("x",), (("n", "desc"),)), s), "found key 'x' of type=double", "plan (latest)"),
+    (Node(Top(1, ("z",), (("n", "desc"),)), s), "found no column 'z'", "plan (top)"),
+    (
+        Node(Top(1, (), (("a b", "asc"),)), Node(Imported("self"))),
+        "could not order by 'a b', the least first",
+        "plan (top)",
+    ),
+    (
+        Node(Top(1, (), (("x", "asc"),)), Node(Imported("self"))),
+        "could not order by 'x', the least first",
+        "plan (top)",
+    ),
+    (Node(Join(("k",), as_of=True), c, b), "found updates of 'replay_2' on the left", "plan (join)"),
+    (Node(Join(("k",), as_of=True), s, Node(Select((("k", "k"),)), s)), "found events of", "plan (join)"),
+    (Node(Join(("k",), as_of=True), s, c), "found columns ['n', 'x', 'by'] on both sides", "plan (join)"),
+    (Node(Join(("k",)), c, b), "found updates of 'replay_2', which it cannot take back", "plan (join)"),
+    (Node(Join(("m",), as_of=True), s, b), "found no column 'm'", "plan (join)"),
+    (Node(Distinct(), s), "found key 'x' of type=double", "plan (distinct)"),
+    (Node(Concat(), s, b), "found columns", "plan (concat)"),
+    (Node(Concat(), s, Node(AsUpdates(), c)), "found updates of", "plan.of[1] (as_updates)"),
+    (Node(AsUpdates("k"), s), "found column 'k' of type=string", "plan (as_updates)"),
+    (Node(Negate(), s), "found events of", "plan (negate)"),
+    (Node(Consolidate(), s), "found events of", "plan (consolidate)"),
 ]
 
 
@@ -141,9 +162,9 @@ def test_condition_that_is_only_read_is_refused_when_built() -> None:
 
 def test_operators_over_history_want_times_of_one_coordinate() -> None:
     domain = TimeDomain((TimeType.LONG, TimeType.LONG))
-    assert shape_of(Plan(FilterNode(c, "n > 1")), SHAPES, domain=domain).kind == COLLECTION
+    assert shape_of(Plan(Node(Filter("n > 1"), c)), SHAPES, domain=domain).kind == COLLECTION
     with pytest.raises(InvalidUsageError, match=r"found times of 2 coordinates, at plan \(latest\)"):
-        shape_of(Plan(LatestNode(s, ("k",), (("n", "desc"),))), SHAPES, domain=domain)
+        shape_of(Plan(Node(Latest(("k",), (("n", "desc"),)), s)), SHAPES, domain=domain)
 
 
 def test_imports_are_streams_of_the_same_dataflow() -> None:
@@ -167,8 +188,8 @@ def made(node: Node) -> Counter[tuple[Any, ...]]:
 
 
 def test_events_beside_updates_are_all_messages_so_far() -> None:
-    assert made(ConcatNode((s, c))) == made(ConcatNode((AsUpdatesNode(s), c)))
-    assert made(ConcatNode((c, NegateNode(c), c))) == Counter(
+    assert made(Node(Concat(), s, c)) == made(Node(Concat(), Node(AsUpdates(), s), c))
+    assert made(Node(Concat(), c, Node(Negate(), c), c)) == Counter(
         {(1, 2, "a", 1): 2, (1, -2, "a", 1): 1, (2, -1, "a", 1): 2, (2, 1, "a", 1): 1, (3, 1, "b", 2): 2,
          (3, -1, "b", 2): 1}
     )  # fmt: skip
@@ -178,7 +199,7 @@ def test_events_beside_updates_are_all_messages_so_far() -> None:
 
 
 def test_columns_come_in_the_order_of_the_plan() -> None:
-    node = SelectNode(s, (("m", "n"), ("k", "k"), ("n", "k")))
+    node = Node(Select((("m", "n"), ("k", "k"), ("n", "k"))), s)
     assert made(node) == Counter({(1, 5, "a", "a"): 2, (2, None, "b", "b"): 1, (3, 7, "a", "a"): 1})
     scope, streams = given()
     assert build(Plan(node), scope, streams).schema.types == [pa.int64(), pa.string(), pa.string()]
@@ -186,7 +207,7 @@ def test_columns_come_in_the_order_of_the_plan() -> None:
 
 @pytest.mark.parametrize("over", ["history", "time"])
 def test_rows_are_counted_under_two_names(over: Any) -> None:
-    node = AggregateNode(s, ("k",), (("by", "count", None), ("v", "count", None), ("w", "sum", "n")), over)
+    node = Node(Aggregate(("k",), values_of((("by", "count", None), ("v", "count", None), ("w", "sum", "n"))), over), s)
     found = {row[:1] + row[-4:] for row in made(node) if row[0] < 3}
     assert found == {(1, "a", 2, 2, 10), (2, "b", 1, 1, None)}
 

@@ -7,21 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.compute.plan import (
-    AggregateNode,
-    ConcatNode,
-    DistinctNode,
-    FilterNode,
-    ImportNode,
-    JoinNode,
-    LatestNode,
-    Node,
-    SelectNode,
-    TopNode,
-    parse_plan,
-)
+from spark_timely.compute.plan import Imported, Node, parse_plan
 from spark_timely.compute.sql import plan_of_sql
+from spark_timely.dataflow.operators.grouped import Aggregate
+from spark_timely.dataflow.operators.history import Distinct, Latest, Top
+from spark_timely.dataflow.operators.joins import Join
+from spark_timely.dataflow.operators.rows import Concat, Filter, Select
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyError
+from tests.plans import values_of
 
 NAMES = {
     "t": pa.schema(
@@ -38,7 +31,7 @@ NAMES = {
     "T2": pa.schema([("a", pa.int64()), ("A", pa.int64()), ("b c", pa.int64()), ("e`f", pa.int64())]),
     "v": pa.schema([("p", pa.int64()), ("q", pa.int64()), ("K", pa.string())]),
 }
-t, u, t2, v = (ImportNode(name) for name in ("t", "u", "T2", "v"))
+t, u, t2, v = (Node(Imported(name)) for name in ("t", "u", "T2", "v"))
 
 
 def same(*names: str) -> tuple[tuple[str, str], ...]:
@@ -48,101 +41,108 @@ def same(*names: str) -> tuple[tuple[str, str], ...]:
 NEWEST = "row_number() OVER (PARTITION BY k ORDER BY at DESC)"
 PLANS: dict[str, Node] = {
     "SELECT * FROM t": t,
-    "select k, N as m from T as a where A.n > 3 and k is not null;": SelectNode(
-        FilterNode(t, "`n` > 3 AND NOT `k` IS NULL"), (("k", "k"), ("m", "n"))
+    "select k, N as m from T as a where A.n > 3 and k is not null;": Node(
+        Select((("k", "k"), ("m", "n"))), Node(Filter("`n` > 3 AND NOT `k` IS NULL"), t)
     ),
-    "SELECT K FROM t": SelectNode(t, (("K", "k"),)),
-    "SELECT ALL t.* EXCEPT (x, `d`) FROM t /* all */ -- of them": SelectNode(t, same("k", "j", "n", "at")),
-    "(SELECT n FROM (SELECT n, k FROM t))": SelectNode(SelectNode(t, same("n", "k")), same("n")),
-    "SELECT DISTINCT k FROM t": DistinctNode(SelectNode(t, same("k"))),
-    "SELECT k FROM t GROUP BY k, n": SelectNode(DistinctNode(SelectNode(t, same("k", "n"))), same("k")),
-    "SELECT `b c`, `e``f` FROM t2 WHERE `e``f` > 3 OR T2.`b c` = 4": SelectNode(
-        FilterNode(t2, "`e``f` > 3 OR `b c` = 4"), same("b c", "e`f")
+    "SELECT K FROM t": Node(Select((("K", "k"),)), t),
+    "SELECT ALL t.* EXCEPT (x, `d`) FROM t /* all */ -- of them": Node(Select(same("k", "j", "n", "at")), t),
+    "(SELECT n FROM (SELECT n, k FROM t))": Node(Select(same("n")), Node(Select(same("n", "k")), t)),
+    "SELECT DISTINCT k FROM t": Node(Distinct(), Node(Select(same("k")), t)),
+    "SELECT k FROM t GROUP BY k, n": Node(Select(same("k")), Node(Distinct(), Node(Select(same("k", "n")), t))),
+    "SELECT `b c`, `e``f` FROM t2 WHERE `e``f` > 3 OR T2.`b c` = 4": Node(
+        Select(same("b c", "e`f")), Node(Filter("`e``f` > 3 OR `b c` = 4"), t2)
     ),
-    "SELECT n FROM t WHERE NOT (k LIKE 'a%' OR n IN (1, -2)) AND d <> 3.5": SelectNode(
-        FilterNode(t, "NOT (`k` LIKE 'a%' OR `n` IN (1, -2)) AND `d` <> 3.5"), same("n")
+    "SELECT n FROM t WHERE NOT (k LIKE 'a%' OR n IN (1, -2)) AND d <> 3.5": Node(
+        Select(same("n")), Node(Filter("NOT (`k` LIKE 'a%' OR `n` IN (1, -2)) AND `d` <> 3.5"), t)
     ),
-    "SELECT n FROM t WHERE at > TIMESTAMP '2013-01-31T09:30:00Z' OR DATE '2020-01-01' < at": SelectNode(
-        FilterNode(t, "`at` > TIMESTAMP '2013-01-31T09:30:00Z' OR DATE '2020-01-01' < `at`"), same("n")
+    "SELECT n FROM t WHERE at > TIMESTAMP '2013-01-31T09:30:00Z' OR DATE '2020-01-01' < at": Node(
+        Select(same("n")), Node(Filter("`at` > TIMESTAMP '2013-01-31T09:30:00Z' OR DATE '2020-01-01' < `at`"), t)
     ),
     "SELECT k, COUNT(*) AS c, COUNT(1) AS o, COUNT(x) AS q, SUM(n) AS s, AVG(d) AS a, MIN(x) AS lo FROM t GROUP BY k": (
-        SelectNode(
-            AggregateNode(
-                t,
-                ("k",),
-                (
-                    ("c", "count", None),
-                    ("o", "count", None),
-                    ("q", "count", "x"),
-                    ("s", "sum", "n"),
-                    ("a", "avg", "d"),
-                    ("lo", "min", "x"),
+        Node(
+            Select(same("k", "c", "o", "q", "s", "a", "lo")),
+            Node(
+                Aggregate(
+                    ("k",),
+                    values_of(
+                        (
+                            ("c", "count", None),
+                            ("o", "count", None),
+                            ("q", "count", "x"),
+                            ("s", "sum", "n"),
+                            ("a", "avg", "d"),
+                            ("lo", "min", "x"),
+                        )
+                    ),
+                    "history",
                 ),
+                t,
             ),
-            same("k", "c", "o", "q", "s", "a", "lo"),
         )
     ),
-    "SELECT k AS n, MAX(n) AS K FROM t GROUP BY t.K": SelectNode(
-        AggregateNode(t, ("k",), (("K_", "max", "n"),)), (("n", "k"), ("K", "K_"))
+    "SELECT k AS n, MAX(n) AS K FROM t GROUP BY t.K": Node(
+        Select((("n", "k"), ("K", "K_"))), Node(Aggregate(("k",), values_of((("K_", "max", "n"),)), "history"), t)
     ),
-    "SELECT k, COUNT(*) AS c FROM t GROUP BY k, K": AggregateNode(t, ("k",), (("c", "count", None),)),
-    f"SELECT * FROM t QUALIFY {NEWEST} = 1": LatestNode(t, ("k",), (("at", "desc"),)),
-    f"SELECT k FROM t WHERE n > 1 QUALIFY {NEWEST} < 4": SelectNode(
-        TopNode(FilterNode(t, "`n` > 1"), 3, ("k",), (("at", "desc"),)), same("k")
+    "SELECT k, COUNT(*) AS c FROM t GROUP BY k, K": Node(
+        Aggregate(("k",), values_of((("c", "count", None),)), "history"), t
     ),
-    "SELECT * FROM t QUALIFY 2 >= row_number() OVER (ORDER BY k, n DESC NULLS LAST, k DESC)": TopNode(
-        t, 2, (), (("k", "asc"), ("n", "desc"))
+    f"SELECT * FROM t QUALIFY {NEWEST} = 1": Node(Latest(("k",), (("at", "desc"),)), t),
+    f"SELECT k FROM t WHERE n > 1 QUALIFY {NEWEST} < 4": Node(
+        Select(same("k")), Node(Top(3, ("k",), (("at", "desc"),)), Node(Filter("`n` > 1"), t))
     ),
-    f"SELECT * EXCEPT (rn) FROM (SELECT *, {NEWEST} AS rn FROM t) WHERE (1 = rn AND n > 1) AND k = 'a'": FilterNode(
-        FilterNode(LatestNode(t, ("k",), (("at", "desc"),)), "`n` > 1"), "`k` = 'a'"
+    "SELECT * FROM t QUALIFY 2 >= row_number() OVER (ORDER BY k, n DESC NULLS LAST, k DESC)": Node(
+        Top(2, (), (("k", "asc"), ("n", "desc"))), t
     ),
-    f"SELECT m FROM (SELECT k, n AS m, {NEWEST} AS rn FROM t WHERE j > 0) s WHERE s.rn <= 2 AND s.m > 1": SelectNode(
-        FilterNode(
-            SelectNode(TopNode(FilterNode(t, "`j` > 0"), 2, ("k",), (("at", "desc"),)), (("k", "k"), ("m", "n"))),
-            "`m` > 1",
+    f"SELECT * EXCEPT (rn) FROM (SELECT *, {NEWEST} AS rn FROM t) WHERE (1 = rn AND n > 1) AND k = 'a'": Node(
+        Filter("`k` = 'a'"), Node(Filter("`n` > 1"), Node(Latest(("k",), (("at", "desc"),)), t))
+    ),
+    f"SELECT m FROM (SELECT k, n AS m, {NEWEST} AS rn FROM t WHERE j > 0) s WHERE s.rn <= 2 AND s.m > 1": Node(
+        Select(same("m")),
+        Node(
+            Filter("`m` > 1"),
+            Node(Select((("k", "k"), ("m", "n"))), Node(Top(2, ("k",), (("at", "desc"),)), Node(Filter("`j` > 0"), t))),
         ),
-        same("m"),
     ),
-    f"WITH r AS (SELECT *, {NEWEST} AS rn FROM t) SELECT j, SUM(n) AS s FROM r WHERE rn = 1 GROUP BY j": AggregateNode(
-        LatestNode(t, ("k",), (("at", "desc"),)), ("j",), (("s", "sum", "n"),)
+    f"WITH r AS (SELECT *, {NEWEST} AS rn FROM t) SELECT j, SUM(n) AS s FROM r WHERE rn = 1 GROUP BY j": Node(
+        Aggregate(("j",), values_of((("s", "sum", "n"),)), "history"), Node(Latest(("k",), (("at", "desc"),)), t)
     ),
-    "WITH t AS (SELECT k, n FROM t), r AS (SELECT n FROM t) SELECT * FROM R": SelectNode(
-        SelectNode(t, same("k", "n")), same("n")
+    "WITH t AS (SELECT k, n FROM t), r AS (SELECT n FROM t) SELECT * FROM R": Node(
+        Select(same("n")), Node(Select(same("k", "n")), t)
     ),
-    "SELECT k, n FROM t ORDER BY n DESC, k LIMIT 3": TopNode(
-        SelectNode(t, same("k", "n")), 3, (), (("n", "desc"), ("k", "asc"))
+    "SELECT k, n FROM t ORDER BY n DESC, k LIMIT 3": Node(
+        Top(3, (), (("n", "desc"), ("k", "asc"))), Node(Select(same("k", "n")), t)
     ),
-    "SELECT k, n FROM t UNION ALL SELECT k, m FROM u UNION ALL (SELECT k, n FROM u)": ConcatNode(
-        (
-            SelectNode(t, same("k", "n")),
-            SelectNode(SelectNode(u, same("k", "m")), (("k", "k"), ("n", "m"))),
-            SelectNode(u, same("k", "n")),
-        )
+    "SELECT k, n FROM t UNION ALL SELECT k, m FROM u UNION ALL (SELECT k, n FROM u)": Node(
+        Concat(),
+        Node(Select(same("k", "n")), t),
+        Node(Select((("k", "k"), ("n", "m"))), Node(Select(same("k", "m")), u)),
+        Node(Select(same("k", "n")), u),
     ),
-    "SELECT n FROM t UNION ALL SELECT n FROM u ORDER BY n LIMIT 1": TopNode(
-        ConcatNode((SelectNode(t, same("n")), SelectNode(u, same("n")))), 1, (), (("n", "asc"),)
+    "SELECT n FROM t UNION ALL SELECT n FROM u ORDER BY n LIMIT 1": Node(
+        Top(1, (), (("n", "asc"),)), Node(Concat(), Node(Select(same("n")), t), Node(Select(same("n")), u))
     ),
-    "SELECT * FROM (SELECT n, k FROM t) ASOF JOIN (SELECT m, k FROM u) USING (k) WHERE m > 1": SelectNode(
-        FilterNode(
-            JoinNode(SelectNode(t, same("n", "k")), SelectNode(u, same("m", "k")), ("k",), as_of=True), "`m` > 1"
+    "SELECT * FROM (SELECT n, k FROM t) ASOF JOIN (SELECT m, k FROM u) USING (k) WHERE m > 1": Node(
+        Select(same("k", "n", "m")),
+        Node(
+            Filter("`m` > 1"),
+            Node(Join(("k",), as_of=True), Node(Select(same("n", "k")), t), Node(Select(same("m", "k")), u)),
         ),
-        same("k", "n", "m"),
     ),
-    "SELECT t.n, u.n AS un, k, u.k AS uk, m FROM t ASOF JOIN u USING (K)": SelectNode(
-        JoinNode(t, SelectNode(u, (("k", "k"), ("n_", "n"), ("m", "m"))), ("k",), as_of=True),
-        (("n", "n"), ("un", "n_"), ("k", "k"), ("uk", "k"), ("m", "m")),
+    "SELECT t.n, u.n AS un, k, u.k AS uk, m FROM t ASOF JOIN u USING (K)": Node(
+        Select((("n", "n"), ("un", "n_"), ("k", "k"), ("uk", "k"), ("m", "m"))),
+        Node(Join(("k",), as_of=True), t, Node(Select((("k", "k"), ("n_", "n"), ("m", "m"))), u)),
     ),
-    "SELECT t.k, p FROM t ASOF LEFT OUTER JOIN v USING (k)": SelectNode(
-        JoinNode(t, SelectNode(v, (("p", "p"), ("q", "q"), ("k", "K"))), ("k",), "left", as_of=True), same("k", "p")
+    "SELECT t.k, p FROM t ASOF LEFT OUTER JOIN v USING (k)": Node(
+        Select(same("k", "p")),
+        Node(Join(("k",), "left", as_of=True), t, Node(Select((("p", "p"), ("q", "q"), ("k", "K"))), v)),
     ),
-    "SELECT a.k, b.m, c.p FROM t AS a ASOF JOIN u AS b USING (k) ASOF JOIN v AS c USING (k)": SelectNode(
-        JoinNode(
-            JoinNode(t, SelectNode(u, (("k", "k"), ("n_", "n"), ("m", "m"))), ("k",), as_of=True),
-            SelectNode(v, (("p", "p"), ("q", "q"), ("k", "K"))),
-            ("k",),
-            as_of=True,
+    "SELECT a.k, b.m, c.p FROM t AS a ASOF JOIN u AS b USING (k) ASOF JOIN v AS c USING (k)": Node(
+        Select(same("k", "m", "p")),
+        Node(
+            Join(("k",), as_of=True),
+            Node(Join(("k",), as_of=True), t, Node(Select((("k", "k"), ("n_", "n"), ("m", "m"))), u)),
+            Node(Select((("p", "p"), ("q", "q"), ("k", "K"))), v),
         ),
-        same("k", "m", "p"),
     ),
 }
 
