@@ -162,8 +162,8 @@ class Operator:
 
     @property
     def keeps(self) -> str | None:
-        """The name of what it keeps, if the user gave one."""
-        return None
+        """The name of what it keeps, if it keeps anything and the user gave one."""
+        return getattr(self, "name", None)
 
     # What a view with it is --------------------------------------------------------------------------
 
@@ -183,7 +183,6 @@ class Operator:
 
     def looks_into(self, inputs: Sequence[View]) -> tuple[int, ...]:
         """Return the places of the inputs that it looks rows up in: these are read from logs."""
-        del inputs
         return ()
 
     def front_of(self, frontiers: Sequence[Antichain]) -> Antichain:
@@ -203,7 +202,6 @@ class Operator:
 
     def apply(self, view: View, tables: Sequence[pa.Table], wanted: Names) -> pa.Table:
         """Compute the rows from those of the inputs: time columns first, then the columns wanted."""
-        del tables, wanted
         msg = f"operator {view.name!r} looks into what was before, and was given nothing that reads it"
         raise TimelyInternalError(msg)
 
@@ -211,7 +209,6 @@ class Operator:
         self, view: View, tables: Sequence[pa.Table], wanted: Names, lo: Antichain, hi: Antichain, before: Before | None
     ) -> pa.Table:
         """Compute the rows of a range, where the operator wants to know it, or what logs hold before it."""
-        del lo, hi, before
         return self.apply(view, tables, wanted)
 
     def describe(self) -> str:

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from scripts.size import LARGE, code_lines, sizes
+from spark_timely.compute.plan import parse_plan
 from spark_timely.dataflow.stream import Stream
+from spark_timely.errors import InvalidUsageError
 from tests.modules import modules, operators
 
 LARGEST = 900
@@ -77,12 +79,32 @@ def test_each_operator_is_one_class() -> None:
     assert set(made) == {name for name in vars(Stream) if not name.startswith("_")} - others
 
 
+def test_each_operator_of_plans_is_the_one_of_streams() -> None:
+    in_plans = [each for each in operators() if each.op]
+    assert len({each.op for each in in_plans}) == len(in_plans)
+    with pytest.raises(InvalidUsageError) as error:
+        parse_plan('{"op": "no such operator"}')
+    assert error.value.hint == f"use one of {', '.join(sorted(each.op for each in in_plans))}"
+    # An import and a task are no operators of streams; of a plan's function the name is known alone.
+    apart = {each.op for each in in_plans if each.op != each.method}
+    assert apart == {"import", "task", "function"}
+
+
 def test_operators_are_defined_in_one_package() -> None:
-    parts = {"spark_timely.dataflow.body", "spark_timely.dataflow.remembered", "spark_timely.dataflow.views"}
-    apart = {
-        each.__module__ for each in operators() if not each.__module__.startswith("spark_timely.dataflow.operators.")
+    parts = {
+        "spark_timely.compute.plan",
+        *(f"spark_timely.dataflow.{name}" for name in ("body", "remembered", "views")),
     }
-    assert apart == parts
+    found = {each.__module__ for each in operators()}
+    assert {name for name in found if not name.startswith("spark_timely.dataflow.operators.")} == parts
+
+
+def test_what_an_operator_is_called_in_a_plan_is_read_in_one_module() -> None:
+    named = []
+    for name, file in modules().items():
+        constants = [each.value for each in ast.walk(ast.parse(file.read_text())) if isinstance(each, ast.Constant)]
+        named += [name] if "op" in constants else []
+    assert named == ["spark_timely.compute.plan"]
 
 
 FORWARDING = {

@@ -133,7 +133,7 @@ class Descriptions:
         """
         state = self._state
         if isinstance(query, str) and (query in state.exports() or query in state.relations()):
-            query = parse_plan(json.dumps({"op": "import", "name": query}))
+            query = Plan(Node(Imported(query)))
         elif isinstance(query, str) and query.lstrip().startswith("{"):
             query = parse_plan(query)
         if not isinstance(query, Plan) or not isinstance(query.root.operator, Imported):

@@ -101,21 +101,20 @@ class HistoryOperator(ABC):
         """
         return source
 
-    @abstractmethod
     def shown(self, source: pa.Schema) -> pa.Schema:
-        """Return the columns of the result."""
+        """Return the columns of the result: those of the state unless it says so."""
+        return self.state(source)
 
     def needs(self, source: pa.Schema) -> Names:
         """Return the columns of the input that it looks at: all unless it says so."""
         return tuple(source.names)
 
-    @abstractmethod
     def gives_updates(self, *, of_updates: bool) -> bool:
         """Return whether the result is a collection, by whether the input is one."""
+        return True
 
     def arranges(self, *, of_updates: bool) -> bool:
         """Return whether it needs what the input holds of a key too, beside the state."""
-        del of_updates
         return False
 
     def looks_at(self, source: pa.Schema) -> Names:

@@ -38,7 +38,7 @@ class Best(HistoryOperator):
         Columns, and whether the greatest value is the best; after these all other columns decide, the greatest first.
         Null is less than any value.
     n : int
-    named : str
+    kind : str
         What it is called: ``latest``, ``top``.
     deleted : bool
         Whether the input has a column `DELETED`: of rows that are equal in the order such a one is the best; it is
@@ -48,13 +48,8 @@ class Best(HistoryOperator):
     by: Names
     order: tuple[tuple[str, bool], ...]
     n: int = 1
-    named: str = "top"
+    kind: str = "top"
     deleted: bool = False
-
-    @property
-    def kind(self) -> str:
-        """What it is called."""
-        return self.named
 
     def describe(self) -> str:
         """Return key, order and number."""
@@ -64,11 +59,6 @@ class Best(HistoryOperator):
     def shown(self, source: pa.Schema) -> pa.Schema:
         """Return the columns of the input, without that of deletions."""
         return pa.schema([field for field in source if field.name != DELETED])
-
-    def gives_updates(self, *, of_updates: bool) -> bool:
-        """Return that it is a collection: what is best changes."""
-        del of_updates
-        return True
 
     def arranges(self, *, of_updates: bool) -> bool:
         """Return whether rows may be taken away."""

@@ -45,22 +45,14 @@ class First(HistoryOperator):
     by: Names
     within: int | None = None
 
-    @property
-    def kind(self) -> str:
-        """What it is called."""
-        return "drop_duplicates"
+    kind = "drop_duplicates"
 
     def describe(self) -> str:
         """Return the key, and how far it looks back."""
         return f"by {', '.join(self.by)}{'' if self.within is None else f' within {self.within}'}"
 
-    def shown(self, source: pa.Schema) -> pa.Schema:
-        """Return the columns of the input."""
-        return source
-
     def gives_updates(self, *, of_updates: bool) -> bool:
         """Return that they are events."""
-        del of_updates
         return False
 
     @property
@@ -70,12 +62,10 @@ class First(HistoryOperator):
 
     def looks_at(self, source: pa.Schema) -> Names:
         """Return the key."""
-        del source
         return self.by
 
     def advance(self, changes: Changes, held: Held, contents: Held | None, *, of_updates: bool) -> Changes:
         """Return the rows that pass, at their times."""
-        del contents
         if of_updates or held.times is None:
             msg = "the first row by time is one of events"
             raise TimelyInternalError(msg)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_timely.dataflow.history.base import HIDDEN, Changes, Held
+from spark_timely.dataflow.history.base import HIDDEN, Changes, Held, HistoryOperator
 from spark_timely.dataflow.history.best import DELETED, Best
 from spark_timely.dataflow.history.contents import consolidated
 from spark_timely.dataflow.history.keys import best_so_far, key_codes, ranks_of, run_starts_of
@@ -67,10 +67,7 @@ class Merged(Best):
         """Return key and order."""
         return f"{super().describe()}, of each column"
 
-    def arranges(self, *, of_updates: bool) -> bool:
-        """Return that it does not: it is one of events."""
-        del of_updates
-        return False
+    arranges = HistoryOperator.arranges  # it is one of events
 
     def show(self, rows: pa.Table) -> pa.Table:
         """Leave out all but the results."""
@@ -78,7 +75,6 @@ class Merged(Best):
 
     def advance(self, changes: Changes, held: Held, contents: Held | None, *, of_updates: bool) -> Changes:
         """Return how the newest values change, and the changes that decide."""
-        del contents, of_updates
         before = held.rows.select(changes.rows.schema.names)
         before = flagged(before.filter(before.column(EVENT)), **{RESULT: False})
         rows = pa.concat_tables([before, changes.rows], promote_options="permissive")

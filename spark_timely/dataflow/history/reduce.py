@@ -60,10 +60,7 @@ class Reduce(HistoryOperator):
     columns: Names
     result: pa.Schema
 
-    @property
-    def kind(self) -> str:
-        """What it is called."""
-        return "reduce"
+    kind = "reduce"
 
     def describe(self) -> str:
         """Return the key, the module and the name of the function, and the columns that it gets and gives."""
@@ -79,7 +76,6 @@ class Reduce(HistoryOperator):
         ------
         InvalidUsageError
         """
-        del source, of_updates
         given = self.result.names
         doubled = [name for name in given if name in self.by or name.startswith(HIDDEN) or given.count(name) > 1]
         if doubled:
@@ -90,23 +86,12 @@ class Reduce(HistoryOperator):
         """Return the key, then what the function gives."""
         return pa.schema([*(source.field(name) for name in self.by), *self.result])
 
-    def shown(self, source: pa.Schema) -> pa.Schema:
-        """Return the key, then what the function gives."""
-        return self.state(source)
-
     def needs(self, source: pa.Schema) -> Names:
         """Return the key, and the columns that the function gets."""
-        del source
         return tuple(dict.fromkeys((*self.by, *self.columns)))
-
-    def gives_updates(self, *, of_updates: bool) -> bool:
-        """Return that it is a collection."""
-        del of_updates
-        return True
 
     def arranges(self, *, of_updates: bool) -> bool:
         """Return that it needs all rows of a key."""
-        del of_updates
         return True
 
     def advance(self, changes: Changes, held: Held, contents: Held | None, *, of_updates: bool) -> Changes:
@@ -117,7 +102,6 @@ class Reduce(HistoryOperator):
         OperatorError
             If a row would be there less than 0 times, if the function fails, or gives other columns than before.
         """
-        del of_updates
         assert contents is not None
         (codes,) = key_codes([changes.rows.select(self.by)], self.by)
         numbers = ranks_of(changes.rows, (), codes=codes, key=self.by)

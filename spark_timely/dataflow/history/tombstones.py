@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_timely.dataflow.history.base import Changes, Held
+from spark_timely.dataflow.history.base import Changes, Held, HistoryOperator
 from spark_timely.dataflow.history.best import DELETED, Best
 from spark_timely.dataflow.history.contents import consolidated
 from spark_timely.dataflow.history.keys import best_so_far, key_codes, run_starts_of
@@ -70,10 +70,7 @@ class LatestWithin(Best):
         """Return key, order, and how long deletions are kept."""
         return f"{super().describe()} kept {self.keeps}"
 
-    def arranges(self, *, of_updates: bool) -> bool:
-        """Return that it does not: it is one of events."""
-        del of_updates
-        return False
+    arranges = HistoryOperator.arranges  # it is one of events
 
     @property
     def why_apart(self) -> str:
@@ -85,7 +82,6 @@ class LatestWithin(Best):
 
     def advance(self, changes: Changes, held: Held, contents: Held | None, *, of_updates: bool) -> Changes:
         """Return how the newest rows change, with the ends of deletions; and which rows are set apart."""
-        del contents
         if of_updates or held.times is not None:
             msg = "deletions are kept for a while of events only, in a state of updates"
             raise TimelyInternalError(msg)

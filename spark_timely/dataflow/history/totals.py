@@ -63,7 +63,7 @@ class Totals(HistoryOperator):
     by : tuple of str
     values : dict of str to Aggregation
         By column that comes out.
-    named : str
+    kind : str
         What it is called: ``aggregate``, ``distinct``.
 
     Examples
@@ -79,12 +79,7 @@ class Totals(HistoryOperator):
 
     by: Names
     values: Mapping[str, Aggregation] = field(default_factory=dict)
-    named: str = "aggregate"
-
-    @property
-    def kind(self) -> str:
-        """What it is called."""
-        return self.named
+    kind: str = "aggregate"
 
     def describe(self) -> str:
         """Return key and values."""
@@ -132,14 +127,8 @@ class Totals(HistoryOperator):
 
     def needs(self, source: pa.Schema) -> Names:
         """Return the columns of the key and of the values."""
-        del source
         used = (each.column for each in self.values.values() if each.column is not None)
         return tuple(dict.fromkeys((*self.by, *used)))
-
-    def gives_updates(self, *, of_updates: bool) -> bool:
-        """Return that it is a collection."""
-        del of_updates
-        return True
 
     def arranges(self, *, of_updates: bool) -> bool:
         """Return whether a least value may be taken away."""

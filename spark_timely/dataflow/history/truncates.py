@@ -69,22 +69,12 @@ class Truncated(HistoryOperator):
         """Return what is kept."""
         return f"{self.inner.describe()}, emptied"
 
-    def shown(self, source: pa.Schema) -> pa.Schema:
-        """Return the columns of the input."""
-        return source
-
-    def gives_updates(self, *, of_updates: bool) -> bool:
-        """Return that it is a collection."""
-        del of_updates
-        return True
-
     def show(self, rows: pa.Table) -> pa.Table:
         """Leave out what empties the table, and what the other operator leaves out."""
         return self.inner.show(rows.filter(pc.invert(rows.column(TRUNCATES))))
 
     def advance(self, changes: Changes, held: Held, contents: Held | None, *, of_updates: bool) -> Changes:
         """Return what changes in the state, one stretch of times after the other that begins with an empty table."""
-        del contents
         names = changes.rows.schema.names
         there = held.rows.select(names)
         empties, emptied = (np.asarray(rows.column(TRUNCATES).to_numpy(), np.bool_) for rows in (changes.rows, there))

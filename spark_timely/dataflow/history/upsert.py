@@ -62,10 +62,7 @@ class Upsert(HistoryOperator):
     inner: HistoryOperator
     hidden: Names = ()
 
-    @property
-    def kind(self) -> str:
-        """What it is called."""
-        return "upsert"
+    kind = "upsert"
 
     def describe(self) -> str:
         """Return what is kept."""
@@ -74,11 +71,6 @@ class Upsert(HistoryOperator):
     def shown(self, source: pa.Schema) -> pa.Schema:
         """Return the columns of the input, without those that are hidden."""
         return pa.schema([field for field in source if field.name not in self.hidden])
-
-    def gives_updates(self, *, of_updates: bool) -> bool:
-        """Return that it is a collection."""
-        del of_updates
-        return True
 
     @property
     def later(self) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_timely.dataflow.history.base import Changes, Held, Names
+from spark_timely.dataflow.history.base import Changes, Held, HistoryOperator, Names
 from spark_timely.dataflow.history.best import DELETED, Best
 from spark_timely.dataflow.history.contents import Boundaries, consolidated
 from spark_timely.dataflow.history.keys import best_so_far, key_codes, ranks_of, run_starts_of
@@ -88,14 +88,10 @@ class Versions(Best):
         """Return key and order."""
         return f"{super().describe()}, each with its end"
 
-    def arranges(self, *, of_updates: bool) -> bool:
-        """Return that it does not: it is one of events."""
-        del of_updates
-        return False
+    arranges = HistoryOperator.arranges  # it is one of events
 
     def advance(self, changes: Changes, held: Held, contents: Held | None, *, of_updates: bool) -> Changes:
         """Return which versions come, go, and end otherwise than before."""
-        del contents, of_updates
         rows = pa.concat_tables(
             [held.rows.select(changes.rows.schema.names), changes.rows], promote_options="permissive"
         )
@@ -160,7 +156,6 @@ class MergedVersions(Versions):
 
     def advance(self, changes: Changes, held: Held, contents: Held | None, *, of_updates: bool) -> Changes:
         """Return which versions come and go, and the changes that came."""
-        del contents, of_updates
         before = held.rows.select(changes.rows.schema.names)
         known = np.flatnonzero(np.asarray(before.column(EVENT).to_numpy(), np.bool_))
         boundaries = Boundaries.of(changes, Held(None, held.counts[known], before.take(pa.array(known))), self.by)

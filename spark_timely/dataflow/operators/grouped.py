@@ -47,11 +47,6 @@ class Aggregate(Operator):
     # A group is made of all rows of its time.
     rowwise = False
 
-    @property
-    def keeps(self) -> str | None:
-        """The name that was given."""
-        return self.name
-
     def check_plan(self) -> None:
         """Refuse a value that is called as a key."""
         check_once(self.op, "columns", [*self.by, *self.values])

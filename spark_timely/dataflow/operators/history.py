@@ -52,11 +52,6 @@ class _OverHistory(Operator):
 
     name: str | None = None
 
-    @property
-    def keeps(self) -> str | None:
-        """The name that was given."""
-        return self.name
-
 
 @dataclass(frozen=True, eq=False)
 class Distinct(_OverHistory):
@@ -385,4 +380,4 @@ def _with_tombstones(
             msg, hint="order first by a column of the type of the log's times, which says when the row changed"
         )
     keeps = length_of(name, source, "tombstones", tombstones)
-    return LatestWithin(operator.by, operator.order, 1, operator.named, deleted=True, keeps=keeps, type_=type_)
+    return LatestWithin(operator.by, operator.order, 1, operator.kind, deleted=True, keeps=keeps, type_=type_)

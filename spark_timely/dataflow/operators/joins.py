@@ -53,11 +53,6 @@ class Join(Operator):
     # A pair is made of any two rows of its time.
     rowwise = False
 
-    @property
-    def keeps(self) -> str | None:
-        """The name that was given."""
-        return self.name
-
     def bind(self, name: str, inputs: Sequence[View]) -> View:
         """Find the columns to join on, and those of both sides."""
         left, right = inputs
