@@ -29,10 +29,10 @@ Invariants
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from types import MappingProxyType
-from typing import Final, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from spark_timely.errors import InvalidShapeError, InvalidUsageError, LogFormatError, TimelyError, shown
 from spark_timely.time.antichain import Antichain
@@ -54,6 +54,7 @@ __all__ = [
     "Peek",
     "Schedule",
     "UpdateConfiguration",
+    "keys_once",
     "parse_command",
     "text_of",
 ]
@@ -67,6 +68,9 @@ KINDS: Final[tuple[Kind, ...]] = ("index", "log", "subscribe", "copy-to")
 """What a dataflow can export."""
 
 _Plain = TypeVar("_Plain")
+
+# Of a field with JSON that is handed through, as text.
+_JSON: Final = {"json": True}
 
 _WRITTEN: Final[dict[type, str]] = {
     int: "a whole number",
@@ -146,7 +150,7 @@ class Export:
 
     id: str
     kind: Kind
-    details: str = "{}"
+    details: str = field(default="{}", metadata=_JSON)
 
     def __post_init__(self) -> None:
         """Check what was given."""
@@ -196,7 +200,7 @@ class Dataflow:
 
     name: str
     imports: tuple[Import, ...]
-    plan: str
+    plan: str = field(metadata=_JSON)
     exports: tuple[Export, ...]
     as_of: Antichain
     until: Antichain = field(default_factory=Antichain.empty)
@@ -439,7 +443,7 @@ class Peek:
     time: tuple[int, ...]
     collection: str | None = None
     path: str | None = None
-    plan: str = "{}"
+    plan: str = field(default="{}", metadata=_JSON)
     traceparent: str | None = None
 
     def __post_init__(self) -> None:
@@ -501,7 +505,7 @@ def text_of(command: Command, /) -> str:
     >>> text_of(AllowCompaction("totals", Antichain.of(9)))
     '{"arity":1,"command":"allow_compaction","frontier":[9],"id":"totals","v":1}'
     """
-    return _dumps({"v": COMMAND_VERSION, "command": NAMES[type(command)], **_fields(command)})
+    return _dumps({"v": COMMAND_VERSION, "command": NAMES[type(command)], **_json_of(command)})
 
 
 def parse_command(text: str, /) -> Command:
@@ -525,12 +529,12 @@ def parse_command(text: str, /) -> Command:
         msg = f"could not read a command: found version={version}, this library reads {COMMAND_VERSION}"
         raise LogFormatError(msg, hint="use the version of spark-timely that wrote it", context={"version": version})
     name = facts.take("command", str)
-    if name not in _READ:
+    if name not in _COMMANDS:
         msg = f"could not read a command: found command={shown(name)}"
-        raise LogFormatError(msg, hint=f"commands are {', '.join(sorted(_READ))}")
+        raise LogFormatError(msg, hint=f"commands are {', '.join(sorted(_COMMANDS))}")
     facts.what = f"command {name!r}"
     try:
-        command = _READ[name](facts)
+        command: Command = _read(_COMMANDS[name], facts)
     except TimelyError as error:
         error.locate(f"in command {name!r}")
         raise
@@ -538,51 +542,23 @@ def parse_command(text: str, /) -> Command:
     return command
 
 
-def _fields(command: Command) -> dict[str, object]:
-    match command:
-        case CreateTimely(epoch, owner):
-            return {"epoch": epoch, "owner": owner}
-        case CreateInstance(introspection, configuration, domain):
-            return {
-                "introspection": dict(introspection),
-                "configuration": dict(configuration),
-                "domain": domain.to_json(),
-            }
-        case UpdateConfiguration(values):
-            return {"values": dict(values)}
-        case CreateDataflow(dataflow):
-            return {"dataflow": _dataflow_fields(dataflow)}
-        case Schedule(id_) | CancelPeek(id_):
-            return {"id": id_}
-        case AllowCompaction(id_, frontier):
-            return {"id": id_, "frontier": frontier.to_json(), "arity": frontier.arity}
-        case Peek():
-            return _given(command, ("id", "collection", "path", "traceparent")) | {
-                "time": list(command.time),
-                "plan": json.loads(command.plan),
-            }
-    return {}
-
-
-def _dataflow_fields(dataflow: Dataflow) -> dict[str, object]:
-    return {
-        "name": dataflow.name,
-        "imports": [_given(each, ("name", "path", "log_id", "export")) for each in dataflow.imports],
-        "plan": json.loads(dataflow.plan),
-        "exports": [
-            {"id": each.id, "kind": each.kind, "details": json.loads(each.details)} for each in dataflow.exports
-        ],
-        "as_of": dataflow.as_of.to_json(),
-        "until": dataflow.until.to_json(),
-        "domain": dataflow.domain.to_json(),
-        "interactive": dataflow.interactive,
-        "restartable": dataflow.restartable,
+def _json_of(value: object) -> Any:  # noqa: ANN401 - what JSON has
+    """Return a command, or a part of one, as JSON: by its fields, without those that are not given."""
+    if isinstance(value, Antichain | TimeDomain):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple):
+        return [_json_of(each) for each in value]
+    if not is_dataclass(value):
+        return value
+    given = {each: getattr(value, each.name) for each in fields(value)}
+    found = {
+        each.name: json.loads(part) if each.metadata.get("json") else _json_of(part)
+        for each, part in given.items()
+        if part is not None
     }
-
-
-def _given(value: object, names: tuple[str, ...]) -> dict[str, object]:
-    """Return those of the attributes that are given."""
-    return {name: found for name in names if (found := getattr(value, name)) is not None}
+    return {**found, "arity": value.frontier.arity} if isinstance(value, AllowCompaction) else found
 
 
 class _Facts:
@@ -631,61 +607,48 @@ def _read_domain(value: dict[str, object]) -> TimeDomain:
     return TimeDomain.from_json({"times": times, "minimum": minimum})
 
 
-def _read_import(value: object) -> Import:
-    facts = _Facts(value, "an import")
-    found = Import(facts.take("name", str), facts.may("path"), facts.may("log_id"), facts.may("export"))
+def _read_part(kind: type, value: object, what: str) -> Any:  # noqa: ANN401 - of the kind
+    facts = _Facts(value, what)
+    found = _read(kind, facts)
     facts.end()
     return found
 
 
-def _read_export(value: object) -> Export:
-    facts = _Facts(value, "an export")
-    found = Export(facts.take("id", str), cast("Kind", facts.take("kind", str)), facts.json("details"))
-    facts.end()
-    return found
+def _read(kind: type, facts: _Facts) -> Any:  # noqa: ANN401 - of the kind
+    """Return a command, or a part of one, by the kinds of its fields."""
+    found: dict[str, Any] = {}
+    arity = facts.take("arity", int) if kind is AllowCompaction else 0
+    # The domain first: bounds are read by how many coordinates its times have.
+    for each in sorted(fields(kind), key=lambda each: each.type != "TimeDomain"):
+        name, of = each.name, str(each.type)
+        if each.metadata.get("json"):
+            found[name] = facts.json(name)
+        elif of in _PLAIN:
+            found[name] = facts.take(name, _PLAIN[of])
+        elif of == "str | None":
+            found[name] = facts.may(name)
+        elif of.startswith("Mapping"):
+            found[name] = facts.take(name, dict)
+        elif of == "TimeDomain":
+            found[name] = _read_domain(facts.take(name, dict))
+            arity = found[name].arity
+        elif of == "Antichain":
+            found[name] = Antichain.from_json(facts.take(name, list), arity)
+        elif of == "Dataflow":
+            found[name] = _read_part(Dataflow, facts.take(name, dict), "a dataflow")
+        else:
+            item, what = _ITEMS.get(of, (None, ""))
+            found[name] = tuple(
+                each if item is None else _read_part(item, each, what) for each in facts.take(name, list)
+            )
+    return kind(**found)
 
 
-def _read_dataflow(facts: _Facts) -> CreateDataflow:
-    part = _Facts(facts.take("dataflow", dict), "a dataflow")
-    domain = _read_domain(part.take("domain", dict))
-    found = Dataflow(
-        part.take("name", str),
-        tuple(map(_read_import, part.take("imports", list))),
-        part.json("plan"),
-        tuple(map(_read_export, part.take("exports", list))),
-        Antichain.from_json(part.take("as_of", list), domain.arity),
-        Antichain.from_json(part.take("until", list), domain.arity),
-        domain,
-        part.take("interactive", bool),
-        part.take("restartable", bool),
-    )
-    part.end()
-    return CreateDataflow(found)
-
-
-def _read_compaction(facts: _Facts) -> AllowCompaction:
-    arity = facts.take("arity", int)
-    return AllowCompaction(facts.take("id", str), Antichain.from_json(facts.take("frontier", list), arity))
-
-
-def _read_peek(facts: _Facts) -> Peek:
-    return Peek(
-        facts.take("id", str),
-        tuple(facts.take("time", list)),
-        facts.may("collection"),
-        facts.may("path"),
-        facts.json("plan"),
-        facts.may("traceparent"),
-    )
-
-
-def _read_instance(facts: _Facts) -> CreateInstance:
-    return CreateInstance(
-        facts.take("introspection", dict),
-        facts.take("configuration", dict),
-        _read_domain(facts.take("domain", dict)),
-    )
-
+_PLAIN: Final[Mapping[str, type]] = {"int": int, "str": str, "Kind": str, "bool": bool}
+_ITEMS: Final[Mapping[str, tuple[type, str]]] = {
+    "tuple[Import, ...]": (Import, "an import"),
+    "tuple[Export, ...]": (Export, "an export"),
+}
 
 NAMES: Final[Mapping[type, str]] = {
     CreateTimely: "create_timely",
@@ -701,18 +664,7 @@ NAMES: Final[Mapping[type, str]] = {
 }
 """What each command is called in its text."""
 
-_READ: Final[Mapping[str, Callable[[_Facts], Command]]] = {
-    "create_timely": lambda facts: CreateTimely(facts.take("epoch", int), facts.take("owner", str)),
-    "create_instance": _read_instance,
-    "initialization_complete": lambda _: InitializationComplete(),
-    "allow_writes": lambda _: AllowWrites(),
-    "update_configuration": lambda facts: UpdateConfiguration(facts.take("values", dict)),
-    "create_dataflow": _read_dataflow,
-    "schedule": lambda facts: Schedule(facts.take("id", str)),
-    "allow_compaction": _read_compaction,
-    "peek": _read_peek,
-    "cancel_peek": lambda facts: CancelPeek(facts.take("id", str)),
-}
+_COMMANDS: Final[Mapping[str, type]] = {name: kind for kind, name in NAMES.items()}
 
 
 # Checks ------------------------------------------------------------------------------------------
@@ -768,7 +720,7 @@ def _loads(what: str, text: object) -> object:
         msg = f"could not read {what}: found {shown(text)}"
         raise InvalidUsageError(msg, hint="give JSON as a text")
     try:
-        return json.loads(text, object_pairs_hook=_once, parse_constant=_refuse, parse_float=_finite)
+        return json.loads(text, object_pairs_hook=keys_once, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         msg = f"could not read {what}: found {shown(text)}, which is no JSON ({shown(str(error))})"
         raise InvalidUsageError(msg, hint="give JSON, with each key once and finite numbers") from error
@@ -778,7 +730,8 @@ def _canonical(what: str, text: object) -> str:
     return _dumps(_loads(what, text))
 
 
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def keys_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return a JSON object, for which `ValueError` is raised where a key is there twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
         msg = "a key is there twice"

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from spark_timely.compute.command import keys_once
 from spark_timely.dataflow.operators.collections import AsUpdates, Consolidate, Negate
 from spark_timely.dataflow.operators.grouped import Aggregate
 from spark_timely.dataflow.operators.history import Distinct, Latest, Top
@@ -445,7 +446,7 @@ def parse_plan(text: str, /) -> Plan:
         msg = f"could not read a plan: found {shown(text)}"
         raise InvalidUsageError(msg, hint="give JSON as a text")
     try:
-        found = json.loads(text, object_pairs_hook=_once)
+        found = json.loads(text, object_pairs_hook=keys_once)
     except RecursionError as error:
         raise _too_large(_ROOT) from error
     except ValueError as error:
@@ -494,14 +495,6 @@ class _Reader:
         if kind is Join and len(found) != 2:
             raise misread(parts.place, f"{len(found)} inputs of op {parts.op!r}", "give two: left and right")
         return [(f"{parts.place}.of[{i}]", each) for i, each in enumerate(found)]
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        msg = "a key is there twice"
-        raise ValueError(msg)
-    return found
 
 
 def _too_large(place: str, nodes: int | None = None) -> InvalidUsageError:

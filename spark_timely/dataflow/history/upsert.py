@@ -28,7 +28,7 @@ from spark_timely.dataflow.history.merged import EVENT, RESULT, Merged
 from spark_timely.dataflow.history.truncates import TRUNCATES, Truncated
 from spark_timely.dataflow.history.versions import END, START, MergedVersions, Versions
 
-__all__ = ["Upsert", "UpsertPlan", "upsert_plan"]
+__all__ = ["Upsert", "upsert_plan"]
 
 
 @dataclass(frozen=True)
@@ -105,24 +105,6 @@ class Upsert(HistoryOperator):
         return replace(made, apart=np.sort(np.concatenate([apart, late])))
 
 
-@dataclass(frozen=True)
-class UpsertPlan:
-    """The plan of an upsert: how rows of a log become changes of a table.
-
-    Attributes
-    ----------
-    schema : pyarrow.Schema
-        Columns that the operator is given, which are those of its state.
-    columns : dict of str to pyarrow.compute.Expression
-        How each is made.
-    operator : Upsert
-    """
-
-    schema: pa.Schema
-    columns: dict[str, pc.Expression]
-    operator: Upsert
-
-
 def upsert_plan(
     source: pa.Schema,
     *,
@@ -133,8 +115,8 @@ def upsert_plan(
     truncated: pc.Expression | None = None,
     merges: bool = False,
     history: bool = False,
-) -> UpsertPlan:
-    """Return the operator, and the columns that it needs.
+) -> tuple[pa.Schema, dict[str, pc.Expression], Upsert]:
+    """Return the columns that the operator is given, which are those of its state; how each is made; the operator.
 
     Parameters
     ----------
@@ -153,8 +135,8 @@ def upsert_plan(
     Examples
     --------
     >>> source = pa.schema([("k", pa.string()), ("at", pa.int64()), ("v", pa.int64())])
-    >>> plan = upsert_plan(source, keys=("k",), sequence=("at",), columns=["k", "v"], history=True)
-    >>> plan.operator.shown(plan.schema).names
+    >>> schema, _, operator = upsert_plan(source, keys=("k",), sequence=("at",), columns=["k", "v"], history=True)
+    >>> operator.shown(schema).names
     ['k', 'v', '__START_AT', '__END_AT']
     """
     fields = [source.field(name) for name in columns]
@@ -202,4 +184,4 @@ def upsert_plan(
         inner = Merged(keys, best, 1, "newest values", deletes) if merges else Best(keys, best, 1, "newest", deletes)
     if truncated is not None:
         inner = Truncated((), keys, tuple(order), inner)
-    return UpsertPlan(pa.schema(fields), made, Upsert(inner.by, tuple(order), inner, tuple(hidden)))
+    return pa.schema(fields), made, Upsert(inner.by, tuple(order), inner, tuple(hidden))

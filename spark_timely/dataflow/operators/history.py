@@ -244,7 +244,7 @@ class Upsert(_OverHistory):
             None if each is None else condition_of(name, source, each)[0]
             for each in (self.delete_when, self.truncate_when)
         )
-        plan = upsert_plan(
+        schema, made, operator = upsert_plan(
             source.schema,
             keys=key,
             sequence=sequence,
@@ -254,9 +254,8 @@ class Upsert(_OverHistory):
             merges=self.ignore_null_updates,
             history=self.history,
         )
-        select = Select(tuple(plan.columns.items()), tuple(source.schema.names))
-        changes = select.view(f"{name}_changes", plan.schema, source)
-        operator = plan.operator
+        select = Select(tuple(made.items()), tuple(source.schema.names))
+        changes = select.view(f"{name}_changes", schema, source)
         if self.tombstones is not None:
             assert isinstance(operator.inner, Best)
             within = _with_tombstones(name, changes, operator.inner, self.tombstones, "sequence_by", "delete_when")

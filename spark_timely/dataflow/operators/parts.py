@@ -380,6 +380,10 @@ def checked(operator: Operator) -> Operator:
         If no plan can have it.
     """
     op = operator.op
+    if not op:
+        raise wrong(
+            type(operator).__name__, "an operator that no plan has", "give one that a plan's JSON has a word for"
+        )
     found = {name: kind for name, _, kind in _parts_of(operator)}
     for each in fields(operator):  # type: ignore[arg-type]  # each operator is a dataclass
         usual = each.default if each.default_factory is MISSING else each.default_factory()
