@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from typing import Any
 
 import pytest
@@ -25,7 +26,8 @@ from spark_timely.dataflow.operators.collections import AsUpdates, Consolidate, 
 from spark_timely.dataflow.operators.grouped import Aggregate
 from spark_timely.dataflow.operators.history import Distinct, Latest, Top
 from spark_timely.dataflow.operators.joins import Join
-from spark_timely.dataflow.operators.rows import Concat, Filter, Map, Select
+from spark_timely.dataflow.operators.rows import Branch, Concat, Filter, Map, Select
+from spark_timely.dataflow.views import Operator
 from spark_timely.errors import InvalidUsageError
 from tests.plans import values_of
 
@@ -338,3 +340,17 @@ def test_what_is_no_node_is_refused() -> None:
         Plan(wrong)
     with pytest.raises(InvalidUsageError, match=r"found 'orders' at plan\.of"):
         Plan(Node(Distinct(), wrong))
+
+
+@pytest.mark.parametrize(
+    ("operator", "found"),
+    [
+        (Branch("n > 1"), "could not plan 'Branch': found an operator that no plan has"),
+        (Latest(("k",), (("t", "desc"),), deleted="gone"), "could not plan 'latest': found deleted='gone'"),
+        (Join(("k",), as_of=True, strict=True), "could not plan 'join': found strict=True"),
+        (Map(print), "could not plan 'function': found name=<built-in function print>"),
+    ],
+)
+def test_what_json_has_no_word_for_is_refused_as_a_value_too(operator: Operator, found: str) -> None:
+    with pytest.raises(InvalidUsageError, match=re.escape(found)):
+        Node(operator, a, b)
