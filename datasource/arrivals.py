@@ -24,9 +24,8 @@ from spark_timely.datasource.reader import sorted_schema
 from spark_timely.datasource.recent import RecentProgress
 from spark_timely.errors import DataLossError
 from spark_timely.log.machine.history import History
-from spark_timely.log.machine.rollback import accepted_commit, made_last
 from spark_timely.log.machine.since import may_read, moved_to, needed_from
-from spark_timely.log.machine.state import OPEN_STREAM
+from spark_timely.log.machine.state import OPEN_STREAM, accepted_commit, made_last
 from spark_timely.log.reader import check_remembered
 from spark_timely.protocol.replay import Limits, admit_commits, default_splits
 from spark_timely.time.antichain import Antichain
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from spark_timely.datasource.partitions import ReplayLayout
     from spark_timely.log import Log
     from spark_timely.log.files.index import FileIndex
-    from spark_timely.log.machine.rollback import Commits
+    from spark_timely.log.machine.state import Commits
     from spark_timely.spark.base.offsets import Begin, Offset, Selection
     from spark_timely.time.arrays import BoolArray, IntArray
 

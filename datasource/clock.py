@@ -33,8 +33,8 @@ import pyarrow as pa
 
 from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageError, StorageError, TimelyError, shown
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import TableStorage, checked_options
+from spark_timely.log.store.urls import own_options
 from spark_timely.log.wait import Throttle
 from spark_timely.masking import masked_logger
 from spark_timely.spark.base.credentials import refuse_secrets, with_credential

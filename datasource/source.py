@@ -122,7 +122,7 @@ def source_options(given: Mapping[str, object], /) -> SourceOptions:
     Raises
     ------
     InvalidOptionError
-        As `parse_options`, and as `spark_timely.log.store.keys.check_names`.
+        As `parse_options`, and as `spark_timely.log.store.urls.check_names`.
     """
     options = parse_options(SOURCE_OPTIONS, given)
     checked_options(options.storage_options, options.path, *(options.logs or ()), options.alarm)

@@ -36,14 +36,13 @@ from spark_timely.log.machine.repetition import Repetition, judge_repetition, re
 from spark_timely.log.machine.since import may_read
 from spark_timely.log.machine.state import CommitOutcome, CommitRequest, DataFile
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.log.store.keys import own_options
+from spark_timely.log.store.urls import own_options
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.note import Mover, Note
 from spark_timely.protocol.policy import Downgrade, FrontierPolicy
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress
 from spark_timely.sink.columns import fingerprint
-from spark_timely.sink.continuity import BatchId
-from spark_timely.sink.plan import CapturePlan, find_log
+from spark_timely.sink.plan import BatchId, CapturePlan, find_log
 from spark_timely.spark.base.beginnings import beginning_of_sources
 from spark_timely.spark.base.checkpoint import LogCommit, write_entry
 from spark_timely.spark.base.source_frontier import end_of_sources
@@ -227,11 +226,13 @@ def commit_reports(
     if whole.base is None and standing.seq != whole.seq:
         raise _moved(plan, ident, f"tasks planned at seq={whole.seq}", f"seq={standing.seq}")
     counts = standing.counts if whole.base is None else whole.base
+    by_source = plan.policy.frontier is FrontierPolicy.SOURCE
+    source = end_of_sources(plan.options, plan.policy, ident.batch) if by_source else None
     change = plan.policy.downgrade(
         counts,
         greatest=whole.greatest,
         events=(whole.progress_times, whole.progress_deltas),
-        source=end_of_sources(plan.options, plan.policy, ident.batch),
+        source=source,
     )
     # Before the log or the stream is made: what is refused leaves nothing behind.
     domain, stream = plan.policy.domain, plan.options.stream

@@ -28,8 +28,7 @@ from spark_timely.log.store.storage import TableStorage
 from spark_timely.protocol.policy import FrontierPolicy
 from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.commit import TaskReport
-from spark_timely.sink.continuity import BatchId
-from spark_timely.sink.plan import CapturePlan, Standing
+from spark_timely.sink.plan import BatchId, CapturePlan, Standing
 from spark_timely.time.arrays import IntArray, consolidate_rows, is_sorted, joined_bounds, lexsort, minimal
 
 

@@ -17,11 +17,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from spark_timely import errors
-from spark_timely.conf.options import SINK_OPTIONS, SinkOptions, parse_options
-from spark_timely.errors import ClosedError, InvalidOptionError, InvalidUsageError, TimelyError
-from spark_timely.log.store.storage import checked_options
-from spark_timely.sink.continuity import BatchId
-from spark_timely.sink.plan import make_plan
+from spark_timely.conf.options import SinkOptions
+from spark_timely.errors import ClosedError, InvalidUsageError, TimelyError
+from spark_timely.sink.plan import BatchId, make_plan, parse_sink, sink_options
 from spark_timely.spark.base.checkpoint import (
     checkpoint_state,
     is_finished,
@@ -35,85 +33,11 @@ from spark_timely.spark.base.credentials import Credentials, refuse_secrets, wit
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["answer", "batch_refused", "check_start", "parse_sink", "question", "raise_answer", "sink_options"]
+__all__ = ["answer", "batch_refused", "check_start", "question", "raise_answer"]
 
 _FIELD: Final = "refusal"
 # Stands for the id that a query gets when it starts: nobody owns a stream by it.
 _NEW: Final = "a new query"
-
-
-def parse_sink(options: Mapping[str, object], /, *, checkpoint: str | None = None) -> SinkOptions:
-    """Read the options of a capture; a storage option that neither the log nor the checkpoint knows is refused.
-
-    Parameters
-    ----------
-    options : mapping
-        Names in any case, and values.
-    checkpoint : str, optional
-        Checkpoint of the query, where it is not among the options.
-
-    Raises
-    ------
-    InvalidOptionError
-        As `parse_options`, and as `spark_timely.log.store.keys.check_names`.
-    """
-    parsed = parse_options(SINK_OPTIONS, options)
-    checked_options(parsed.storage_options, parsed.path, parsed.checkpoint_location or checkpoint)
-    return parsed
-
-
-def sink_options(options: Mapping[str, object], /, *, output_mode: str = "append") -> SinkOptions:
-    """Read the options of the sink, and refuse what it cannot do.
-
-    Parameters
-    ----------
-    options : mapping
-        Names in any case, and values.
-    output_mode : str
-        Of the query.
-
-    Raises
-    ------
-    InvalidUsageError
-        If the output mode is not append.
-    InvalidOptionError
-        If options are unknown, missing or contradict each other, or are about what a sink does not see: the end of its
-        query, that nothing comes, rows of other tasks.
-    """
-    parsed = parse_sink(options)
-    if output_mode.lower() != "append":
-        msg = f"could not start the sink for log {parsed.path!r}: found output mode {output_mode!r}"
-        raise InvalidUsageError(
-            msg,
-            hint="use outputMode('append'), and aggregate after the replay, where times are complete: a log only grows",
-            context={"path": parsed.path},
-        )
-    if parsed.dialect == "cdcv2":
-        msg = "could not use option dialect='cdcv2' with format('timely')"
-        raise InvalidOptionError(
-            msg,
-            hint="use spark_timely.start(…, dialect='cdcv2', through='foreachBatch'), or spark_timely.capture in"
-            " foreachBatch: a task of a sink sees neither the rows of other tasks nor the log, so it cannot tell a"
-            " copy",
-            context={"option": "dialect"},
-        )
-    if parsed.idle_timeout is not None:
-        msg = "could not use option 'idleTimeout' with format('timely')"
-        raise InvalidOptionError(
-            msg,
-            hint="use spark_timely.start(…, idle_timeout='10 minutes'): a sink is not called while its query is idle",
-            context={"option": "idleTimeout"},
-        )
-    if parsed.on_finish == "close":
-        msg = "could not use option onFinish='close' with format('timely')"
-        raise InvalidOptionError(
-            msg,
-            hint="use spark_timely.start(…, on_finish='close'), or close the stream from the command line: a sink"
-            " does not see the end of its query",
-            context={"option": "onFinish"},
-        )
-    require_checkpoint(parsed.checkpoint_location)
-    return parsed
 
 
 def batch_refused() -> InvalidUsageError:

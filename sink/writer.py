@@ -16,9 +16,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_timely.errors import StorageError, TimelyError, TimelyInternalError
 from spark_timely.sink.commit import TaskReport, commit_reports, delete_files, is_refusal
-from spark_timely.sink.continuity import BatchId
-from spark_timely.sink.plan import CapturePlan, make_plan
-from spark_timely.sink.start import sink_options
+from spark_timely.sink.plan import BatchId, CapturePlan, make_plan, sink_options
 from spark_timely.spark.base.checkpoint import checkpoint_state, planned_offsets, require_checkpoint
 from spark_timely.spark.base.compat import StreamArrowWriter
 from spark_timely.spark.base.shipping import Shipped

@@ -23,8 +23,8 @@ import numpy as np
 from spark_timely.errors import InvalidUsageError, NotBeyondError, SinceViolationError, shown
 from spark_timely.log import Log
 from spark_timely.log.log import open_log
-from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import checked_options, normal_path
+from spark_timely.log.store.urls import own_options
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 

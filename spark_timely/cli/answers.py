@@ -47,8 +47,8 @@ from spark_timely.continual.body import read_query
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, ResultTooLargeError, StorageError, shown
 from spark_timely.log import Log
 from spark_timely.log.log import open_log
-from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import checked_options, normal_path
+from spark_timely.log.store.urls import own_options
 from spark_timely.trace.updates import DIFF
 
 _ROWS_AT_ONCE: Final = 1000  # not all of a large answer as objects at once

@@ -34,8 +34,8 @@ from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.state import StreamState
 from spark_timely.log.reader import events_of, frontier_at
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import TableStorage, checked_options, normal_path, promised
+from spark_timely.log.store.urls import own_options
 from spark_timely.log.wait import passes, wait_for, wait_until
 from spark_timely.masking import masked
 from spark_timely.time.antichain import Antichain

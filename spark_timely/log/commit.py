@@ -23,8 +23,7 @@ import pyarrow as pa
 from spark_timely.errors import StorageError
 from spark_timely.log.files.parquet import write_progress_file
 from spark_timely.log.ledger import joined_file
-from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
-from spark_timely.log.machine.decide import decide_commit, decide_open
+from spark_timely.log.machine.decide import Attempt, Settled, commit_loop, decide_commit, decide_open
 from spark_timely.log.machine.state import (
     OPEN_STREAM,
     CommitOutcome,

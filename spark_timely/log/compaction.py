@@ -35,7 +35,7 @@ from spark_timely.log.files.parquet import (
     write_data_files,
     write_progress_file,
 )
-from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
+from spark_timely.log.machine.decide import Attempt, Settled, commit_loop
 from spark_timely.log.machine.state import DataFile, distinct_rows
 from spark_timely.masking import masked_logger
 

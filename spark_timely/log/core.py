@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -101,7 +102,6 @@ class LogCore:
         self.auto_compact = auto_compact
         self.auto_vacuum = auto_vacuum
         self.upkeep_beside = False
-        self._sweep = Sweep()
         self._put_off: dict[str, str] = {}
 
     # Facts ---------------------------------------------------------------------------------------
@@ -729,6 +729,11 @@ class LogCore:
         with self._upkeep(_TIDYING):
             if states.store.tidy():
                 self._put_off.pop(_TIDYING, None)
+
+    @cached_property
+    def _sweep(self) -> Sweep:
+        """What was replaced and is deleted later: most handles never do upkeep."""
+        return Sweep()
 
     def tidy(self) -> None:
         """Write a checkpoint of the table, and delete old entries of its log. A failure is kept as a problem."""

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Final
 
 from spark_timely.errors import DataLossError, InvalidUsageError, LogFormatError, NotBeyondError, TimelyError, shown
 from spark_timely.log.acceptance import describe_others
-from spark_timely.log.machine.rollback import ACCEPTED, Commits, is_accepted, newest_commits, other_commits
 from spark_timely.log.machine.since import needed_from
+from spark_timely.log.machine.state import ACCEPTED, Commits, is_accepted, newest_commits, other_commits
 from spark_timely.log.store.clones import of_clone
-from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import checked_options, normal_path
-from spark_timely.log.store.urls import same_place
+from spark_timely.log.store.urls import own_options, same_place
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 
@@ -51,7 +50,7 @@ class CutLog:
     frontier : Antichain
         How far it was when the cut was made.
     commits : mapping of str to (int, str)
-        The newest commits that it had then, as `spark_timely.log.machine.rollback.Commits`.
+        The newest commits that it had then, as `spark_timely.log.machine.state.Commits`.
     since : Antichain or None
         From where it could be read then; None is from its beginning.
     """
@@ -214,7 +213,7 @@ class Cut:
 
         Notes
         -----
-        Cost: as `spark_timely.log.machine.rollback.other_commits`.
+        Cost: as `spark_timely.log.machine.state.other_commits`.
         """
         found = log.core.log_id
         named = [entry for entry in self.logs if entry.log_id == found]

@@ -36,7 +36,7 @@ from spark_timely.log.files.parquet import (
 )
 from spark_timely.log.ledger import after_forgetting
 from spark_timely.log.machine.base import choose_base, first_of_newest_batch, with_base
-from spark_timely.log.machine.commit_loop import Attempt, Settled, commit_loop
+from spark_timely.log.machine.decide import Attempt, Settled, commit_loop
 from spark_timely.log.machine.since import as_of_since, is_later, may_read, moved_to, needed_from
 from spark_timely.log.machine.state import batch_state, distinct_rows
 from spark_timely.log.retention import retention_of

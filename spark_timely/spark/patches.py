@@ -28,7 +28,8 @@ from spark_timely.datasource.source import source_options, table_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, LogMissingError, shown
 from spark_timely.log.store.storage import normal_path
 from spark_timely.log.store.urls import same_place
-from spark_timely.sink.start import batch_refused, check_start, question, raise_answer, sink_options
+from spark_timely.sink.plan import sink_options
+from spark_timely.sink.start import batch_refused, check_start, question, raise_answer
 from spark_timely.spark.base.compat import is_remote
 from spark_timely.spark.base.credentials import credentials_of, refuse_secrets, with_credential
 from spark_timely.spark.table_functions import FUNCTIONS, register_functions

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Final
 
 from spark_timely.conf.options import option_key
 from spark_timely.errors import InvalidUsageError, LogFormatError, LogMissingError, shown
-from spark_timely.log.store.keys import check_names
 from spark_timely.log.store.storage import checked_options, normal_path
+from spark_timely.log.store.urls import check_names
 from spark_timely.masking import is_secret
 from spark_timely.spark.base.compat import is_remote
 from spark_timely.spark.base.credentials import (

@@ -26,7 +26,7 @@ from spark_timely.errors import (
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.files.index import index_files
 from spark_timely.log.log import MemoryLog, create_log, open_log
-from spark_timely.log.machine.commit_loop import LostRaceError
+from spark_timely.log.machine.decide import LostRaceError
 from spark_timely.log.store.delta import DeltaStore
 from spark_timely.sink.plan import find_log
 from spark_timely.time.antichain import Antichain

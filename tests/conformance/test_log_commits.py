@@ -26,7 +26,7 @@ from spark_timely.errors import (
     UpperMismatchError,
 )
 from spark_timely.log import Log
-from spark_timely.log.machine.commit_loop import LostRaceError
+from spark_timely.log.machine.decide import LostRaceError
 from spark_timely.log.machine.state import CommitRequest
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain

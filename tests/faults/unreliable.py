@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from spark_timely.errors import StorageError
 from spark_timely.log import Log
-from spark_timely.log.machine.commit_loop import LostRaceError
+from spark_timely.log.machine.decide import LostRaceError
 from spark_timely.log.machine.state import DataFile
 from spark_timely.log.store.base import App, Store
 

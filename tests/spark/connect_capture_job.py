@@ -16,8 +16,7 @@ from spark_timely.errors import LogMissingError, StreamMissingError
 from spark_timely.log.machine.state import CommitOutcome
 from spark_timely.log.reader import events_of
 from spark_timely.sink.commit import TaskReport
-from spark_timely.sink.continuity import BatchId
-from spark_timely.sink.plan import CapturePlan
+from spark_timely.sink.plan import BatchId, CapturePlan
 
 
 def main(spark: SparkSession, folder: Path) -> dict[str, object]:

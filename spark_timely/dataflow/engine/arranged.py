@@ -29,8 +29,8 @@ from spark_timely.dataflow.engine.cutting import Files, shares_between
 from spark_timely.dataflow.engine.tasks import Before, IndexWork, OutputPlan, Share, Task, TaskResult
 from spark_timely.dataflow.remembered import Look
 from spark_timely.log.arranged import Arranged, folder_of
-from spark_timely.log.machine.rollback import newest_commits
 from spark_timely.log.machine.since import needed_from
+from spark_timely.log.machine.state import newest_commits
 from spark_timely.threads import pool, python_ends
 from spark_timely.time.antichain import Antichain
 from spark_timely.trace.arrangement import Arrangement, columns_text

@@ -439,7 +439,7 @@ class Judge:
         for number in range(len(course.steps) + 1):  # ends at the first as a rule
             behind = course.steps[number - 1] if number else None
             if behind is not None:
-                whole = whole and changes_nothing(behind)
+                whole = whole and behind.entry.changes_nothing
                 if tried and not whole and behind.entry.operation not in _PUTS_BACK:
                     continue
             files = evidence.files(course.begin + number)
@@ -1193,12 +1193,7 @@ def _is_quiet(step: Step) -> bool:
     entry, events = step.entry, step.added.events.tolist()
     added = [add for add, event in zip(entry.adds, events, strict=True) if event in _JUDGED_EVENTS]
     loud = any(each.data_change and each.event in _JUDGED_EVENTS for each in entry.removed)
-    return changes_nothing(step) or not (loud or any(add.get("dataChange") is not False for add in added))
-
-
-def changes_nothing(step: Step) -> bool:
-    """Return whether an entry is ours, or touches no file: where nothing was open nothing is after it."""
-    return step.entry.ours or not (step.entry.adds or step.entry.removed)
+    return step.entry.changes_nothing or not (loud or any(add.get("dataChange") is not False for add in added))
 
 
 def _judged(step: Step) -> int:

@@ -32,7 +32,6 @@ from spark_timely.log.files.index import FileIndex, joined
 from spark_timely.log.machine.judge import (
     ForeignChange,
     Ledger,
-    changes_nothing,
     newest_since,
     wanted_messages,
 )
@@ -317,7 +316,7 @@ class Strange:
         """
         marks = [step.entry for step in reversed(course.steps) if step.entry.ours and step.entry.judged is not None]
         mark = max(marks, key=lambda entry: entry.judged or 0, default=None)  # the newest of those that say the same
-        named = {each.version for each in course.steps if each.version <= version and not changes_nothing(each)}
+        named = {each.version for each in course.steps if each.version <= version and not each.entry.changes_nothing}
         named |= frozenset() if mark is None else mark.unlooked
         self._named, self.unread = frozenset(each for each in named if each > raised), frozenset()
 

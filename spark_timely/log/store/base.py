@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from spark_timely.log.files.format import EVENTS
 from spark_timely.log.files.index import LiveFiles, index_adds
-from spark_timely.log.machine.commit_loop import LostRaceError
+from spark_timely.log.machine.decide import LostRaceError
 from spark_timely.log.machine.judge import Judgement
 from spark_timely.log.store.storage import MemoryStorage, Storage
 

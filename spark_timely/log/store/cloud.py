@@ -34,7 +34,6 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from spark_timely.errors import InvalidOptionError, StorageError, TimelyError, shown
-from spark_timely.log.store.keys import HTTP, client_options
 from spark_timely.log.store.storage import (
     PROMISE_HINT,
     FileStorage,
@@ -44,7 +43,7 @@ from spark_timely.log.store.storage import (
     normal_path,
     plain,
 )
-from spark_timely.log.store.urls import account_of, parse_url
+from spark_timely.log.store.urls import HTTP, account_of, client_options, parse_url
 from spark_timely.threads import at_once
 
 if TYPE_CHECKING:

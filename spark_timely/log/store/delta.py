@@ -65,7 +65,7 @@ from spark_timely.errors import (
 from spark_timely.log.files.format import FORMAT_VERSION, METADATA_KEY, LogFormat
 from spark_timely.log.files.index import FileIndex, LiveFiles, index_adds, index_files
 from spark_timely.log.files.parquet import read_file, read_parts, read_progress
-from spark_timely.log.machine.commit_loop import MOST_ATTEMPTS, LostRaceError
+from spark_timely.log.machine.decide import MOST_ATTEMPTS, LostRaceError
 from spark_timely.log.machine.judge import Evidence, Step
 from spark_timely.log.machine.state import OPEN_STREAM
 from spark_timely.log.store.base import App
@@ -83,10 +83,9 @@ from spark_timely.log.store.entries import (
     read_entry,
     render_entry,
     signed,
+    table_rules,
 )
-from spark_timely.log.store.features import table_rules
 from spark_timely.log.store.guard import Guard, with_token
-from spark_timely.log.store.keys import delta_options
 from spark_timely.log.store.scratch import (
     CHECKPOINT,
     LAST_CHECKPOINT,
@@ -108,6 +107,7 @@ from spark_timely.log.store.storage import (
     links_missing,
     plain,
 )
+from spark_timely.log.store.urls import delta_options
 from spark_timely.masking import masked_logger
 from spark_timely.time.text import parse_duration
 

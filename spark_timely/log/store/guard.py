@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from spark_timely.log.files.format import EVENTS
-from spark_timely.log.machine.judge import ForeignChange, Judge, Judgement, Numbers, changes_nothing
+from spark_timely.log.machine.judge import ForeignChange, Judge, Judgement, Numbers
 from spark_timely.log.machine.strange import Strange
 from spark_timely.masking import masked_logger
 
@@ -83,7 +83,7 @@ class Guard:
             Before the entry.
         """
         if self._judge is None and self._calm == step.version - 1:
-            if changes_nothing(step):
+            if step.entry.changes_nothing:
                 self._calm = step.version
                 if step.entry.ours:
                     self._strange.vouched(step, live)
@@ -196,7 +196,7 @@ class Guard:
         """Judge from the newest mark on; or, where entries are gone, by numbers."""
         raised = form.guarded_from or 0
         course = Judge.since_newest_mark(version, raised, self._evidence.step)
-        if course.marked and all(map(changes_nothing, course.steps)):
+        if course.marked and all(step.entry.changes_nothing for step in course.steps):
             self._calm = version
             self._strange.begin(course, version, raised)
             for step in course.steps:
@@ -228,7 +228,7 @@ def _by_numbers(version: int, numbers: Numbers | None, steps: Sequence[Step]) ->
     change = ForeignChange(version, "", None, {"message": (-1, -1)}, streams=None)
     if numbers is None or numbers.beyond:
         return Judgement((change,), ())  # of progress that is lost nothing can be accepted
-    since = [step.version for step in steps if not changes_nothing(step)]
+    since = [step.version for step in steps if not step.entry.changes_nothing]
     said = [since, sorted(map(str, numbers.differing.items()))]
     state = hashlib.sha256(json.dumps(said).encode()).hexdigest()
     differing = tuple((stream, stream, seq, seq) for stream, seq in numbers.differing)

@@ -22,8 +22,8 @@ from deltalake import PostCommitHookProperties
 
 from spark_timely.log.store.delta_calls import DeltaTable, delta_call
 from spark_timely.log.store.entries import check_whole, entry_path
-from spark_timely.log.store.keys import client_options
 from spark_timely.log.store.storage import OtherPlaceError
+from spark_timely.log.store.urls import client_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator

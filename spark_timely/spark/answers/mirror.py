@@ -54,12 +54,11 @@ from spark_timely.log.arguments import seconds_of
 from spark_timely.log.cut import Cut
 from spark_timely.log.cut import cut as cut_of
 from spark_timely.log.log import open_log
-from spark_timely.log.machine.rollback import ACCEPTED, is_accepted, other_accepted
 from spark_timely.log.machine.since import may_read, needed_by_changes
+from spark_timely.log.machine.state import ACCEPTED, is_accepted, other_accepted
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import checked_options, has_table, normal_path
-from spark_timely.log.store.urls import same_place
+from spark_timely.log.store.urls import own_options, same_place
 from spark_timely.log.wait import wait_until
 from spark_timely.masking import masked_logger
 from spark_timely.spark.answers.sql import rows_between

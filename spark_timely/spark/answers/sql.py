@@ -53,8 +53,8 @@ from spark_timely.log import Log
 from spark_timely.log.arguments import seconds_of
 from spark_timely.log.machine.since import needed_by_contents
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import checked_options, normal_path
+from spark_timely.log.store.urls import own_options
 from spark_timely.log.wait import passes, wait_for
 from spark_timely.masking import masked_logger
 from spark_timely.scanner import markers

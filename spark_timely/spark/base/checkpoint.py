@@ -35,8 +35,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from spark_timely.errors import InvalidOptionError, StorageError, shown
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.log.store.keys import SCHEMES
-from spark_timely.log.store.urls import same_place
+from spark_timely.log.store.urls import SCHEMES, same_place
 from spark_timely.log.wait import wait_until
 from spark_timely.masking import masked, masked_logger
 from spark_timely.threads import at_once

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from spark_timely.conf.options import option_key
 from spark_timely.errors import InvalidOptionError, StorageError, shown
-from spark_timely.log.store.keys import check_names
 from spark_timely.log.store.storage import checked_options
+from spark_timely.log.store.urls import check_names
 from spark_timely.masking import is_secret, keep_secret, mask_exception, masked
 
 if TYPE_CHECKING:

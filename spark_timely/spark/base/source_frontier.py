@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Final
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, StorageError, TimelyError, shown
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import TableStorage
-from spark_timely.protocol.policy import FrontierPolicy
 from spark_timely.spark.base.checkpoint import REPLAY_HEADER, checkpoint_state
 from spark_timely.spark.base.offsets import read_offset
 from spark_timely.time.antichain import Antichain
@@ -282,7 +281,7 @@ def end_of_sources(options: SinkOptions, policy: Policy, batch: int | None, /) -
     Returns
     -------
     Antichain or None
-        None where nothing is known yet, and under every policy but ``source``.
+        None where nothing is known yet.
 
     Raises
     ------
@@ -298,8 +297,6 @@ def end_of_sources(options: SinkOptions, policy: Policy, batch: int | None, /) -
     -----
     Cost: two small reads and two listings.
     """
-    if policy.frontier is not FrontierPolicy.SOURCE:
-        return None
     location = options.checkpoint_location
     if location is None:
         msg = "could not use frontier='source': found no checkpoint"

@@ -40,8 +40,7 @@ from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import TableStorage
 from spark_timely.log.writer import downgrade_to
 from spark_timely.sink.commit import commit_reports, is_refusal
-from spark_timely.sink.continuity import BatchId
-from spark_timely.sink.plan import CapturePlan, Standing, find_log
+from spark_timely.sink.plan import BatchId, CapturePlan, Standing, find_log
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.spark.capture.classify import SQL_TYPES, RowClass, beyond_sql, classify, quoted
 from spark_timely.spark.capture.staging import (

@@ -36,9 +36,7 @@ from spark_timely.log.store.storage import TableStorage
 from spark_timely.log.store.urls import identity
 from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.commit import TaskReport, commit_reports, is_refusal
-from spark_timely.sink.continuity import BatchId
-from spark_timely.sink.plan import CapturePlan, Standing, make_plan
-from spark_timely.sink.start import parse_sink
+from spark_timely.sink.plan import BatchId, CapturePlan, Standing, make_plan, parse_sink
 from spark_timely.sink.writer import QUERY_PROPERTY
 from spark_timely.spark.base.checkpoint import checkpoint_state, is_finished, planned_offsets
 from spark_timely.spark.capture.cdcv2 import capture_messages

@@ -45,8 +45,7 @@ from spark_timely.log.store.storage import TableStorage
 from spark_timely.protocol.policy import FrontierPolicy, bad_time_hint, late_error
 from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.commit import TaskReport
-from spark_timely.sink.continuity import BatchId
-from spark_timely.sink.plan import CapturePlan, Standing, find_log
+from spark_timely.sink.plan import BatchId, CapturePlan, Standing, find_log
 from spark_timely.spark.base.observed import observed
 from spark_timely.spark.capture.classify import RowClass, digest_in
 from spark_timely.spark.frames.scan import spark_root

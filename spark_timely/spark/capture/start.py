@@ -32,13 +32,12 @@ from spark_timely.errors import InvalidOptionError, InvalidUsageError, TimelyErr
 from spark_timely.log.arguments import seconds_of
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.machine.state import CommitRequest
-from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import check_place, normal_path, promised
+from spark_timely.log.store.urls import own_options
 from spark_timely.masking import masked_logger
 from spark_timely.notebook import counted, facts_table, page, shown_in_notebook
 from spark_timely.sink.columns import roles_of
-from spark_timely.sink.plan import check_owner, check_unbroken, find_log
-from spark_timely.sink.start import parse_sink
+from spark_timely.sink.plan import check_owner, check_unbroken, find_log, parse_sink
 from spark_timely.spark.base.checkpoint import all_committed
 from spark_timely.spark.base.credentials import refuse_secrets
 from spark_timely.spark.base.failure import query_error

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, overload
 
 from spark_timely.errors import InvalidUsageError, MultiplicityOverflowError, shown
-from spark_timely.log.store.keys import own_options
 from spark_timely.log.store.storage import checked_options
+from spark_timely.log.store.urls import own_options
 from spark_timely.spark.session import stored
 from spark_timely.trace.contents import refusal_words
 

@@ -16,7 +16,8 @@ from pyspark.sql.types import StructType
 from spark_timely import errors
 from spark_timely.log import Log
 from spark_timely.log.log import open_log
-from spark_timely.sink.start import check_start, sink_options
+from spark_timely.sink.plan import sink_options
+from spark_timely.sink.start import check_start
 from spark_timely.sink.writer import CaptureMessage, TimelyStreamWriter, make_stream_writer
 from spark_timely.spark.base.schema import spark_schema
 

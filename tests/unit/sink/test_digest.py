@@ -15,8 +15,7 @@ from spark_timely.conf.options import SINK_OPTIONS, parse_options
 from spark_timely.log.log import create_log
 from spark_timely.sink import writer
 from spark_timely.sink.commit import TaskReport, merge_reports
-from spark_timely.sink.continuity import BatchId
-from spark_timely.sink.plan import make_plan
+from spark_timely.sink.plan import BatchId, make_plan
 from spark_timely.sink.rows import write_rows
 from spark_timely.spark.base.schema import spark_schema
 from tests.unit.sink.driver import BOUNDED, MIN, SinkDriver, rows

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from spark_timely.errors import LogFormatError, OwnershipError, StorageError
-from spark_timely.log.machine.commit_loop import MOST_ATTEMPTS, Attempt, LostRaceError, Settled, commit_loop
+from spark_timely.log.machine.decide import MOST_ATTEMPTS, Attempt, LostRaceError, Settled, commit_loop
 
 LOST = LostRaceError("could not commit: found another first")
 UNCLEAR = StorageError("could not commit: found a timeout")

@@ -19,10 +19,10 @@ from spark_timely.cli.command import main
 from spark_timely.datasource.source import TimelyDataSource
 from spark_timely.errors import InvalidOptionError
 from spark_timely.log.cut import Cut
-from spark_timely.log.store import keys
+from spark_timely.log.store import urls
 from spark_timely.log.store.cloud import CloudStorage
-from spark_timely.log.store.keys import check_names, client_options, delta_options, own_options
-from spark_timely.sink.start import parse_sink
+from spark_timely.log.store.urls import check_names, client_options, delta_options, own_options
+from spark_timely.sink.plan import parse_sink
 
 URLS = {"S3": "s3://bucket/log", "Azure": "abfss://logs@lake.dfs.core.windows.net/a", "Google": "gs://bucket/log"}
 SECRET = "wJalrXUtnFEMIbPxRfiCY"
@@ -42,7 +42,7 @@ def _is_known(store: str, name: str) -> bool:
 
 @pytest.mark.parametrize("store", URLS)
 def test_every_name_of_a_store_is_known_to_its_client(store: str) -> None:
-    names = keys._STORES[store] - keys._NOT_OF_CLIENTS - {"aws_root_certificate", "azure_root_certificate"}
+    names = urls._STORES[store] - urls._NOT_OF_CLIENTS - {"aws_root_certificate", "azure_root_certificate"}
     names -= {"google_root_certificate"}  # given to the client apart
     assert [name for name in sorted(names) if not _is_known(store, name)] == []
 
@@ -68,7 +68,7 @@ def test_every_name_that_obstore_documents_is_known(store: str, file: str, kind:
 
 def test_settings_of_http_are_those_of_the_client() -> None:
     # Headers are a mapping, no text.
-    assert set(_documented("_client.pyi", "ClientConfig")) - {"default_headers"} <= set(keys.HTTP)
+    assert set(_documented("_client.pyi", "ClientConfig")) - {"default_headers"} <= set(urls.HTTP)
 
 
 @pytest.mark.parametrize("store", URLS)

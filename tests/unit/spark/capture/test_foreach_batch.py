@@ -17,7 +17,7 @@ from spark_timely import errors
 from spark_timely.conf.options import SINK_OPTIONS, parse_options
 from spark_timely.log.log import open_log
 from spark_timely.log.store.cloud import open_storage
-from spark_timely.sink.continuity import BatchId
+from spark_timely.sink.plan import BatchId
 from spark_timely.spark.base.schema import spark_schema
 from spark_timely.spark.capture import foreach_batch, staging
 from tests.unit.sink.driver import rows
