@@ -13,7 +13,7 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol
@@ -45,11 +45,7 @@ _TYPES = (
 )
 
 
-# --- what a verb takes --------------------------------------------------------------------------
-
-
-def _log_argument(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
-    parser.add_argument("log", metavar="LOG", nargs=None if needed else "?", help="path or URL of the log")
+# --- values of the command line -----------------------------------------------------------------
 
 
 _MOST_DIGITS: Final = 18  # of 64 bits
@@ -85,505 +81,116 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _ls_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", nargs="?", default=".", help="path or URL of the folder (.)")
-    parser.add_argument("--depth", metavar="N", type=whole_number, default=3, help="how many folders deep to look (3)")
+# --- what a verb takes --------------------------------------------------------------------------
 
 
-def _rows_arguments(parser: argparse.ArgumentParser) -> None:
-    _log_argument(parser)
-    parser.add_argument("-n", "--rows", type=whole_number, default=10, metavar="N", help="how many rows (10)")
-    parser.add_argument("--stream", metavar="NAME", help="only this stream")
-    parser.add_argument("--columns", metavar="A,B", help="only these columns of the payload")
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a verb, as argparse takes it.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Of an option, or the one of a positional argument.
+    settings : mapping
+        What `add_argument` takes beside the names.
+    """
+
+    names: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        """Let a parser, or a group of it, take the argument."""
+        parser.add_argument(*self.names, **self.settings)
 
 
-def _head_arguments(parser: argparse.ArgumentParser) -> None:
-    _rows_arguments(parser)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--events", action="store_true", help="progress rows too, where they stand between the messages")
-    what.add_argument("--dead", action="store_true", help="dead letters instead of messages")
+class OneOf:
+    """Options of which at most one is given; exactly one where that is required."""
+
+    def __init__(self, *options: Argument, required: bool = False) -> None:
+        self.options = options
+        self.required = required
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Let a parser take them."""
+        group = parser.add_mutually_exclusive_group(required=self.required)
+        for option in self.options:
+            option.add_to(group)
 
 
-def _tail_arguments(parser: argparse.ArgumentParser) -> None:
-    _rows_arguments(parser)
-    parser.add_argument(
-        "--events", action="store_true", help="progress rows too, each after the messages of its commit"
-    )
-    parser.add_argument("-f", "--follow", action="store_true", help="print what comes, until the log is complete")
-    parser.add_argument(
-        "--poll",
-        metavar="DURATION",
-        type=duration,
-        default=Duration(1_000_000),
-        help="with --follow: between two looks (1s)",
-    )
+def _value(names: str, metavar: str | None, text: str, **settings: Any) -> Argument:  # noqa: ANN401 - as argparse has it
+    """Return an argument with a value; more than one name of an option with a space between them."""
+    return Argument(tuple(names.split()), {"metavar": metavar, "help": text, **settings})
 
 
-def _frontier_arguments(parser: argparse.ArgumentParser) -> None:
-    _log_argument(parser)
-    parser.add_argument("--stream", metavar="NAME", help="of this stream alone")
-    parser.add_argument("--at", metavar="MOMENT", help="as it was then: 2013-06-12T08:00Z, wall clock of the commits")
-    asked = parser.add_mutually_exclusive_group()
-    asked.add_argument("--passed", metavar="TIME", help="ask whether this time is complete: exit code 0 yes, 1 no")
-    asked.add_argument("--complete", action="store_true", help="ask whether nothing can follow: exit code 0 yes, 1 no")
+def _choice(name: str, words: Sequence[str], text: str, **settings: Any) -> Argument:  # noqa: ANN401
+    return _value(name, None, text, choices=words, **settings)
+
+
+def _repeated(name: str, metavar: str, text: str) -> Argument:
+    return _value(name, metavar, text, action="append", default=[])
+
+
+def _flag(names: str, text: str) -> Argument:
+    return Argument(tuple(names.split()), {"action": "store_true", "help": text})
 
 
 OWN_SINCE: Final = "since"
 """Stands for the since of the log itself."""
 
-
-def _verify_arguments(parser: argparse.ArgumentParser) -> None:
-    _log_argument(parser)
-    parser.add_argument(
-        "--expect", metavar="HASH", help="the canonical hash that it should have; its beginning will do"
-    )
-    parser.add_argument(
-        "--since",
-        metavar="FRONTIER",
-        nargs="?",
-        const=OWN_SINCE,
-        help="the hash relative to this frontier, or to the log's since: it stays when the log forgets",
-    )
-
-
-def _consent_arguments(parser: argparse.ArgumentParser, *, reason: str) -> None:
-    parser.add_argument("--reason", metavar="TEXT", default=reason, help="kept with the progress")
-    _changing_arguments(parser)
-
-
-def _advance_arguments(parser: argparse.ArgumentParser) -> None:
-    _log_argument(parser)
-    parser.add_argument("frontier", metavar="FRONTIER", help="where to: a time, or a JSON list of times")
-    parser.add_argument("--stream", metavar="NAME", default="main", help="which stream (main)")
-    _consent_arguments(parser, reason="advanced by hand")
-
-
-def _close_arguments(parser: argparse.ArgumentParser) -> None:
-    _log_argument(parser)
-    parser.add_argument("--stream", metavar="NAME", help="only this stream; if not given the whole log")
-    _consent_arguments(parser, reason="closed by hand")
-
-
-def _compact_arguments(parser: argparse.ArgumentParser) -> None:
-    _log_argument(parser)
-    parser.add_argument("--target-file-size", metavar="SIZE", type=_size, help="such as 64mb (128mb)")
-
-
-def _forget_arguments(parser: argparse.ArgumentParser) -> None:
-    _log_argument(parser)
-    asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument("--to", metavar="FRONTIER", help="what is before need not be remembered")
-    asked.add_argument(
-        "--keep", metavar="LENGTH", help="how much of the log stays, behind its frontier: 30 days; a number of units"
-    )
-    parser.add_argument(
-        "--always", action="store_true", help="with --keep: from now on too, by themselves as rows are captured"
-    )
-    parser.add_argument(
-        "--purge", action="store_true", help="delete files that nobody needs, and say when the rest is gone from disk"
-    )
-    _changing_arguments(parser)
-
-
-def _retain_arguments(parser: argparse.ArgumentParser) -> None:
-    _log_argument(parser)
-    parser.add_argument("consumer", metavar="CONSUMER", help="a name for who reads")
-    parser.add_argument("frontier", metavar="FRONTIER", help="from where the log stays readable")
-    parser.add_argument(
-        "--owner", metavar="NAME", default="command line", help="the one that may move it (command line)"
-    )
-    parser.add_argument("--expiry", metavar="DURATION", default="7 days", help="how long it counts (7 days)")
-
-
-def _release_arguments(parser: argparse.ArgumentParser) -> None:
-    _log_argument(parser)
-    parser.add_argument("consumer", metavar="CONSUMER", help="the name, as `retainers` shows it")
-    _changing_arguments(parser)
-
-
-def _vacuum_arguments(parser: argparse.ArgumentParser) -> None:
-    _log_argument(parser)
-    parser.add_argument(
-        "--older-than",
-        metavar="DURATION",
-        type=duration,
-        help="how long ago files were replaced, at least (what the table says, a day for logs)",
-    )
-    parser.add_argument(
-        "--unknown", action="store_true", help="also files a week old that no entry of the table's log names"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="show what would go, and delete nothing")
-
-
-def _changing_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="do not ask, as at a terminal")
-    parser.add_argument("--dry-run", action="store_true", help="show what would happen, and change nothing")
-
-
-def _repair_arguments(parser: argparse.ArgumentParser) -> None:
-    _log_argument(parser)
-    asked = parser.add_mutually_exclusive_group()
-    asked.add_argument("--yes", action="store_true", help="do it; else it is only said what would be done")
-    asked.add_argument(
-        "--accept",
-        metavar="TOKEN",
-        help="accept what another program changed, by the token of the error that refuses the log: messages are as they"
-        " are, progress is put back",
-    )
-
-
-def _wait_arguments(parser: argparse.ArgumentParser) -> None:
-    _log_argument(parser, needed=False)
-    asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument("--time", metavar="TIME", help="until this time is complete: the frontier has passed it")
-    asked.add_argument(
-        "--token",
-        metavar="FRONTIER",
-        help="until all times not beyond this frontier are complete: a JSON list of times; '[]' is the end of the log",
-    )
-    asked.add_argument(
-        "--cut", metavar="FILE", help="until the logs of a cut have come so far; JSON as str(cut) gives it, - reads it"
-    )
-    parser.add_argument(
-        "--timeout",
-        metavar="DURATION",
-        type=duration,
-        default=Duration(60_000_000),
-        help="such as 10m; 0 looks once (60s)",
-    )
-    parser.add_argument(
-        "--poll", metavar="DURATION", type=duration, default=Duration(1_000_000), help="between two looks (1s)"
-    )
-
-
-def _time_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--as-of", metavar="TIME", help="the time (the newest that is complete); it is waited for")
-    parser.add_argument("--as-of-at-least", metavar="TIME", help="the first time that can be read, none before this")
-
-
-def _timeout_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--timeout",
-        metavar="DURATION",
-        type=duration,
-        default=Duration(60_000_000),
-        help="how long to wait until the time is complete; 0 looks once (60s)",
-    )
-
-
-def _forgotten_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--forgotten", action="store_true", help="of a stream that has forgotten messages, take those that are left"
-    )
-
-
-def _format_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+_LOG = _value("log", "LOG", "path or URL of the log")
+_CHANGING = (
+    _flag("--yes", "do not ask, as at a terminal"),
+    _flag("--dry-run", "show what would happen, and change nothing"),
+)
+_ROWS = (
+    _LOG,
+    _value("-n --rows", "N", "how many rows (10)", type=whole_number, default=10),
+    _value("--stream", "NAME", "only this stream"),
+    _value("--columns", "A,B", "only these columns of the payload"),
+)
+_AS_OF_AT_LEAST = _value("--as-of-at-least", "TIME", "the first time that can be read, none before this")
+_AS_OF = (_value("--as-of", "TIME", "the time (the newest that is complete); it is waited for"), _AS_OF_AT_LEAST)
+_TIMEOUT = _value(
+    "--timeout",
+    "DURATION",
+    "how long to wait until the time is complete; 0 looks once (60s)",
+    type=duration,
+    default=Duration(60_000_000),
+)
+_FORGOTTEN = _flag("--forgotten", "of a stream that has forgotten messages, take those that are left")
+_ANSWER = (
+    _choice(
         "--format",
-        choices=["table", "json", "csv"],
-        help="of the rows; json: one object per line, csv: with a header, null is empty (table)",
-    )
-    parser.add_argument("--explain", action="store_true", help="say on standard error how it was answered")
-
-
-def _master_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--master", metavar="MASTER", default="local[*]", help="where Spark runs, if it is needed (local[*])"
-    )
-
-
-def _peek_arguments(parser: argparse.ArgumentParser) -> None:
-    _log_argument(parser)
-    parser.add_argument(
-        "--as-of", metavar="TIME", help="the time (the newest that is complete); one that is not complete is waited for"
-    )
-    parser.add_argument(
-        "--key",
-        metavar="COLUMN=VALUE",
-        action="append",
-        default=[],
-        help="only rows of this key; may be repeated. Of a key of several columns once for each",
-    )
-    parser.add_argument(
-        "--where", metavar="CONDITION", help='only rows for which it holds: "price > 10 AND k IN (1, 2)"'
-    )
-    parser.add_argument("--select", metavar="A,B", help="only these columns; rows that are equal in them become one")
-    parser.add_argument("--order-by", metavar="ORDER", help='such as "price DESC NULLS LAST, id"')
-    parser.add_argument("--limit", metavar="N", type=whole_number, help="how many copies of rows, at most")
-    parser.add_argument("--offset", metavar="N", type=whole_number, default=0, help="how many to leave out first (0)")
-    parser.add_argument("--max-bytes", metavar="SIZE", type=_size, help="an answer with more is an error, such as 10mb")
-    parser.add_argument(
-        "--scan-limit", metavar="SIZE", type=_size, help="how much to read of files, at most, such as 1gb (256mb)"
-    )
-    _forgotten_argument(parser)
-    _timeout_argument(parser)
-    _format_argument(parser)
-
-
-def _subscribe_arguments(parser: argparse.ArgumentParser) -> None:
-    _log_argument(parser)
-    parser.add_argument("--as-of", metavar="TIME", help="where it begins, inclusive (the newest that is complete)")
-    parser.add_argument("--as-of-at-least", metavar="TIME", help="the first time that can be read, none before this")
-    parser.add_argument("--up-to", metavar="TIME", help="where it ends, exclusive")
-    parser.add_argument("--no-snapshot", action="store_true", help="only what changes later, not what is there first")
-    parser.add_argument(
-        "--progress",
-        action="store_true",
-        help="also rows with _progressed true: times before theirs are complete. The first is at the beginning",
-    )
-    parser.add_argument(
-        "--envelope",
-        choices=["upsert", "debezium"],
-        help="one row for each key and time: what became of it, with its values, or with those before and after",
-    )
-    parser.add_argument("--key", metavar="A,B", help="columns of the envelope's key (those of the log)")
-    parser.add_argument("--order-by", metavar="ORDER", help='of the rows of one time: "_diff DESC, id"')
-    parser.add_argument(
-        "--name",
-        metavar="NAME",
-        help="keep the log readable from what was printed and flushed last, under this name; acknowledged by itself",
-    )
-    parser.add_argument(
-        "--expiry", metavar="DURATION", default="7 days", help="with --name: how long it counts (7 days)"
-    )
-    parser.add_argument(
-        "--resume-from", metavar="CUT", help="continue where another one ended: it says so when it is interrupted"
-    )
-    parser.add_argument(
-        "--fetch", metavar="N", type=whole_number, help="wait for the first row, take what is there up to N, and end"
-    )
-    parser.add_argument(
-        "--timeout", metavar="DURATION", type=duration, help="end when no row came for this long (never)"
-    )
-    parser.add_argument("--max-bytes", metavar="SIZE", type=_size, help="more than this at once is an error")
-    parser.add_argument("--poll", metavar="DURATION", type=duration, help="between two looks (20ms; 1s elsewhere)")
-    _forgotten_argument(parser)
-
-
-def _sql_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("text", metavar="TEXT", help="one statement: SELECT, SUBSCRIBE or COPY … TO")
-    parser.add_argument(
-        "--name",
-        metavar="TABLE=LOG",
-        action="append",
-        default=[],
-        help="the log that a table of the statement is; may be repeated. Without it: a path in backquotes",
-    )
-    _time_arguments(parser)
-    _forgotten_argument(parser)
-    _timeout_argument(parser)
-    parser.add_argument(
-        "--max-rows", metavar="N", type=whole_number, default=100_000, help="an answer with more is an error (100000)"
-    )
-    _format_argument(parser)
-    _master_argument(parser)
-
-
-def _copy_to_arguments(parser: argparse.ArgumentParser) -> None:
-    _log_argument(parser)
-    parser.add_argument("folder", metavar="FOLDER", help="where to: a folder that is empty or not there yet")
-    _time_arguments(parser)
-    parser.add_argument("--format", choices=["parquet", "csv"], default="parquet", help="of the files (parquet)")
-    parser.add_argument("--where", metavar="CONDITION", help='only rows for which it holds: "price > 10"')
-    parser.add_argument("--select", metavar="A,B", help="only these columns")
-    parser.add_argument(
-        "--max-file-size", metavar="SIZE", type=_size, help="about how large a file may become: 16mb to 1gb (256mb)"
-    )
-    _forgotten_argument(parser)
-    _timeout_argument(parser)
-    _master_argument(parser)
-
-
-def _explain_timestamp_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("logs", metavar="LOG", nargs="+", help="paths or URLs of the logs")
-    _time_arguments(parser)
-
-
-def _instance_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", help="path or URL of the instance")
-    parser.add_argument(
-        "action",
-        metavar="ACTION",
-        choices=["run", "create", "drop", "configure", "status", "peek", "why", "remove"],
-        help="run, create, drop, configure, status, peek, why or remove",
-    )
-    parser.add_argument(
-        "id",
-        metavar="ID",
-        nargs="?",
-        help="of a collection; with status: a relation (hydration), or folders; with remove: a folder",
-    )
-    parser.add_argument("--query", metavar="SQL", help="create: what is maintained")
-    parser.add_argument(
-        "--import",
-        metavar="NAME=PATH",
-        action="append",
-        default=[],
-        help="create: the log that a name in the query stands for; others are ids of collections",
-    )
-    parser.add_argument(
-        "--key",
-        metavar="KEY",
-        action="append",
-        default=[],
-        help="create: columns to index by, as A,B; peek: only rows of this key, as COLUMN=VALUE; may be repeated",
-    )
-    parser.add_argument("--into", metavar="PATH", help="create: maintain a log there, in place of an index")
-    parser.add_argument(
-        "--input",
-        metavar="NAME=LOG",
-        action="append",
-        default=[],
-        help="create: a continual task; what a name in its SQL stands for, id or path, whose rows make its times",
-    )
-    parser.add_argument(
-        "--reference",
-        metavar="NAME=LOG",
-        action="append",
-        default=[],
-        help="create: a continual task; what a name in its SQL stands for, id or path, as of each time",
-    )
-    parser.add_argument("--snapshot", action="store_true", help="create: a continual task begins with what is there")
-    parser.add_argument("--as-of", metavar="TIME", help="create: from when on; peek: the time (the newest complete)")
-    parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help="configure: a value")
-    parser.add_argument("--where", metavar="CONDITION", help="peek: only rows for which it holds")
-    parser.add_argument("--limit", metavar="N", type=int, help="peek: at most this number of rows")
-    parser.add_argument("--read-only", action="store_true", help="run: follow the process that maintains the instance")
-    parser.add_argument("--moved", action="store_true", help="run: the directory was meant to be moved to where it is")
-    parser.add_argument(
-        "--adopt",
-        metavar="NAME=START",
-        action="append",
-        default=[],
-        help="run: the command log went back; continue a collection as this start wrote it",
-    )
-    parser.add_argument(
-        "--leave",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="run: the command log went back, or is lost; leave a collection, or a folder, as it is (* all folders)",
-    )
-    parser.add_argument("--master", metavar="MASTER", default="local[*]", help="run: where Spark runs (local[*])")
-    _timeout_argument(parser)
-
-
-def _import_arguments(parser: argparse.ArgumentParser) -> None:
-    _log_argument(parser)
-    parser.add_argument(
-        "captures",
-        metavar="FILE",
-        nargs="+",
-        help="captures: files, or addresses: tcp-listen://HOST:PORT waits for a producer, tcp://HOST:PORT connects",
-    )
-    parser.add_argument("--time", metavar="TYPE", required=True, help="type of the times")
-    parser.add_argument("--record", metavar="TYPE", required=True, help=f"type of the records; {_TYPES}")
-    parser.add_argument(
-        "--timely",
-        choices=["0.31", "0.32"],
-        help="version of timely that writes the captures; needed with addresses, with --wait, and where both fit the"
-        " bytes. Kept with the stream (the only one that all bytes of a file fit)",
-    )
-    parser.add_argument(
-        "--stamps",
-        choices=["refuse", "column"],
-        default="refuse",
-        help="what to do with records that have several times of a partial order, as 0.32 allows; column keeps the"
-        " times of each record's message in a column 'stamp' (refuse)",
-    )
-    parser.add_argument(
-        "--unstamped",
-        choices=["refuse", "drop", "dead-letter"],
-        default="refuse",
-        help="what to do with records that have no time, as 0.32 allows; drop counts them (refuse)",
-    )
-    parser.add_argument(
-        "--updates",
-        choices=["auto", "yes", "no"],
-        default="auto",
-        help="whether records are updates (data, time, diff), each at its own time (auto: those of 0.32 that have the"
-        " type (data, time, i64))",
-    )
-    parser.add_argument(
-        "--stream",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="name of the stream, one for each FILE in turn; by default what the file is called",
-    )
-    parser.add_argument(
-        "--streams", metavar="N", type=_positive, help="how many captures a new log will get in all (as many as FILEs)"
-    )
-    parser.add_argument(
-        "--format",
-        choices=["timely", "jsonl", "cdcv2"],
-        default="timely",
-        help="of the files: timely's own, the same as lines of JSON, or lines of CDCv2 messages, which all together are"
-        " one stream of a collection log (timely)",
-    )
-    parser.add_argument(
-        "--wait",
-        metavar="DURATION",
-        type=duration,
-        help="how long to wait for more of a capture that is not closed (0s for files, 60s for addresses)",
-    )
-
-
-def _export_arguments(parser: argparse.ArgumentParser) -> None:
-    _log_argument(parser)
-    parser.add_argument("folder", metavar="DIR", help="where to write the captures")
-    parser.add_argument("--files", metavar="N", type=_positive, default=1, help="how many captures (1)")
-    parser.add_argument(
-        "--time", metavar="TYPE", help="type of the times; by default as imported, or as the log has them"
-    )
-    parser.add_argument("--record", metavar="TYPE", help=f"type of the records; {_TYPES}")
-    _choice_arguments(parser)
-    parser.add_argument("--stream", metavar="NAME", help="only this stream of the log")
-    parser.add_argument(
-        "--up-to", metavar="FRONTIER", help="only times not beyond this frontier; the captures end there"
-    )
-    parser.add_argument("--name", metavar="NAME", default="capture", help="what the files' names begin with (capture)")
-    parser.add_argument(
-        "--format",
-        choices=["timely", "jsonl", "cdcv2"],
-        help="of the files: timely's own, the same as lines of JSON, or for a collection log CDCv2 messages as lines of"
-        " JSON (what fits the log)",
-    )
-
-
-def _choice_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--columns", metavar="NAMES", help="only these columns, in this order: a,b,c (all)")
-    parser.add_argument(
+        ["table", "json", "csv"],
+        "of the rows; json: one object per line, csv: with a header, null is empty (table)",
+    ),
+    _flag("--explain", "say on standard error how it was answered"),
+)
+_MASTER = _value("--master", "MASTER", "where Spark runs, if it is needed (local[*])", default="local[*]")
+_EXPORTED = (
+    _value("--time", "TYPE", "type of the times; by default as imported, or as the log has them"),
+    _value("--record", "TYPE", f"type of the records; {_TYPES}"),
+    _value("--columns", "NAMES", "only these columns, in this order: a,b,c (all)"),
+    _repeated(
         "--cast",
-        metavar="NAME=TYPE",
-        action="append",
-        default=[],
-        help="what a column is exported as, such as at=i64, day=string; a value that does not fit is refused",
-    )
-    parser.add_argument(
+        "NAME=TYPE",
+        "what a column is exported as, such as at=i64, day=string; a value that does not fit is refused",
+    ),
+    _choice(
         "--timely",
-        choices=["0.31", "0.32"],
-        help="version of timely that is to read the captures (as imported; 0.31 for other logs)",
-    )
+        ["0.31", "0.32"],
+        "version of timely that is to read the captures (as imported; 0.31 for other logs)",
+    ),
+)
 
 
-def _types_arguments(parser: argparse.ArgumentParser) -> None:
-    _log_argument(parser)
-    parser.add_argument(
-        "--time", metavar="TYPE", help="type of the times; by default as imported, or as the log has them"
-    )
-    parser.add_argument("--record", metavar="TYPE", help=f"type of the records; {_TYPES}")
-    _choice_arguments(parser)
+def _poll(text: str) -> Argument:
+    return _value("--poll", "DURATION", text, type=duration, default=Duration(1_000_000))
 
 
-def _completion_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=["bash", "zsh"], help="whose script")
-
-
-def _help_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "about", metavar="VERB", nargs="?", choices=[verb.name for verb in VERBS], help="which verb; all if not given"
-    )
+def _reason(reason: str) -> Argument:
+    return _value("--reason", "TEXT", "kept with the progress", default=reason)
 
 
 # --- the table ----------------------------------------------------------------------------------
@@ -604,8 +211,8 @@ class Verb:
     ----------
     name, summary, description : str
         For the help.
-    arguments : callable
-        Adds the verb's own arguments to its parser.
+    arguments : tuple of Argument or OneOf
+        The verb's own, in the order of the help.
     module : str
         Has a mapping ``RUNS`` of the names of verbs to what they do. Loaded when the verb runs.
     of_logs : bool
@@ -615,45 +222,67 @@ class Verb:
     name: str
     summary: str
     description: str
-    arguments: Callable[[argparse.ArgumentParser], None]
+    arguments: tuple[Argument | OneOf, ...]
     module: str = "spark_timely.cli.verbs"
     of_logs: bool = True
 
 
-VERBS: tuple[Verb, ...] = (
+_VERBS = (
     Verb(
         "ls",
         "the logs in a folder, a line for each",
         "Print the logs in a folder and the folders in it: how many streams each has, how far it is, how many messages"
         " it holds, when its newest commit was made. With --json: one object per line. Other tables are left out. Exit"
         " code 3 if a log cannot be read.",
-        _ls_arguments,
+        (
+            _value("folder", "FOLDER", "path or URL of the folder (.)", nargs="?", default="."),
+            _value("--depth", "N", "how many folders deep to look (3)", type=whole_number, default=3),
+        ),
     ),
     Verb(
         "head",
         "first rows, stream by stream in the order captured",
         "Print the first rows of a log, stream by stream in the order captured. With --json: one object per line.",
-        _head_arguments,
+        (
+            *_ROWS,
+            OneOf(
+                _flag("--events", "progress rows too, where they stand between the messages"),
+                _flag("--dead", "dead letters instead of messages"),
+            ),
+        ),
     ),
     Verb(
         "tail",
         "newest rows; with -f also those that come",
         "Print the newest rows of a log, by the wall clock of their commits. With --follow also the rows that come, as"
         " soon as they are committed, until the log is complete or Ctrl-C is pressed. With --json: an object per line.",
-        _tail_arguments,
+        (
+            *_ROWS,
+            _flag("--events", "progress rows too, each after the messages of its commit"),
+            _flag("-f --follow", "print what comes, until the log is complete"),
+            _poll("with --follow: between two looks (1s)"),
+        ),
     ),
     Verb(
         "stats",
         "the log at a glance: frontier, sizes, streams",
         "Print what a log is, how far it got, who owns its streams, and what is odd: missing numbers, repetitions with"
         " other rows, overdue upkeep.",
-        _log_argument,
+        (_LOG,),
     ),
     Verb(
         "frontier",
         "which times are complete",
         "Print the frontier: nothing will be added at a time that is not beyond it. Or ask whether a time is complete.",
-        _frontier_arguments,
+        (
+            _LOG,
+            _value("--stream", "NAME", "of this stream alone"),
+            _value("--at", "MOMENT", "as it was then: 2013-06-12T08:00Z, wall clock of the commits"),
+            OneOf(
+                _value("--passed", "TIME", "ask whether this time is complete: exit code 0 yes, 1 no"),
+                _flag("--complete", "ask whether nothing can follow: exit code 0 yes, 1 no"),
+            ),
+        ),
         "spark_timely.cli.quick",
     ),
     Verb(
@@ -663,14 +292,42 @@ VERBS: tuple[Verb, ...] = (
         " and print the canonical hash. Values that another program changed are found by the digests that commits say;"
         " commits without one are judged by counts alone, and counted. Exit code 1 if the log is not sound, or has"
         " another hash.",
-        _verify_arguments,
+        (
+            _LOG,
+            _value("--expect", "HASH", "the canonical hash that it should have; its beginning will do"),
+            _value(
+                "--since",
+                "FRONTIER",
+                "the hash relative to this frontier, or to the log's since: it stays when the log forgets",
+                nargs="?",
+                const=OWN_SINCE,
+            ),
+        ),
     ),
     Verb(
         "peek",
         "the rows that a log has at a time",
         "Print the rows that a log has at a time, each once, with how often it is there in _diff: of a collection its"
         " contents, of a stream its messages up to the time. Reads only files that may have the keys. Needs no Spark.",
-        _peek_arguments,
+        (
+            _LOG,
+            _value("--as-of", "TIME", "the time (the newest that is complete); one that is not complete is waited for"),
+            _repeated(
+                "--key",
+                "COLUMN=VALUE",
+                "only rows of this key; may be repeated. Of a key of several columns once for each",
+            ),
+            _value("--where", "CONDITION", 'only rows for which it holds: "price > 10 AND k IN (1, 2)"'),
+            _value("--select", "A,B", "only these columns; rows that are equal in them become one"),
+            _value("--order-by", "ORDER", 'such as "price DESC NULLS LAST, id"'),
+            _value("--limit", "N", "how many copies of rows, at most", type=whole_number),
+            _value("--offset", "N", "how many to leave out first (0)", type=whole_number, default=0),
+            _value("--max-bytes", "SIZE", "an answer with more is an error, such as 10mb", type=_size),
+            _value("--scan-limit", "SIZE", "how much to read of files, at most, such as 1gb (256mb)", type=_size),
+            _FORGOTTEN,
+            _TIMEOUT,
+            *_ANSWER,
+        ),
         "spark_timely.cli.answers",
     ),
     Verb(
@@ -679,7 +336,36 @@ VERBS: tuple[Verb, ...] = (
         "Print what a log has at a time, then every change as times become complete, one JSON object per line, until"
         " --up-to, the end of the log, Ctrl-C or SIGTERM. What is printed is final, and whole: a signal is noticed"
         " between two batches. Needs no Spark.",
-        _subscribe_arguments,
+        (
+            _LOG,
+            _value("--as-of", "TIME", "where it begins, inclusive (the newest that is complete)"),
+            _AS_OF_AT_LEAST,
+            _value("--up-to", "TIME", "where it ends, exclusive"),
+            _flag("--no-snapshot", "only what changes later, not what is there first"),
+            _flag(
+                "--progress",
+                "also rows with _progressed true: times before theirs are complete. The first is at the beginning",
+            ),
+            _choice(
+                "--envelope",
+                ["upsert", "debezium"],
+                "one row for each key and time: what became of it, with its values, or with those before and after",
+            ),
+            _value("--key", "A,B", "columns of the envelope's key (those of the log)"),
+            _value("--order-by", "ORDER", 'of the rows of one time: "_diff DESC, id"'),
+            _value(
+                "--name",
+                "NAME",
+                "keep the log readable from what was printed and flushed last, under this name; acknowledged by itself",
+            ),
+            _value("--expiry", "DURATION", "with --name: how long it counts (7 days)", default="7 days"),
+            _value("--resume-from", "CUT", "continue where another one ended: it says so when it is interrupted"),
+            _value("--fetch", "N", "wait for the first row, take what is there up to N, and end", type=whole_number),
+            _value("--timeout", "DURATION", "end when no row came for this long (never)", type=duration),
+            _value("--max-bytes", "SIZE", "more than this at once is an error", type=_size),
+            _value("--poll", "DURATION", "between two looks (20ms; 1s elsewhere)", type=duration),
+            _FORGOTTEN,
+        ),
         "spark_timely.cli.answers",
     ),
     Verb(
@@ -688,7 +374,20 @@ VERBS: tuple[Verb, ...] = (
         "Run a statement: SELECT … [AS OF t] over logs as they all were at one time, SUBSCRIBE [TO] name …, or COPY …"
         " TO 'folder'. A SELECT of rows of one log is answered at once; for any other, and for COPY, Spark starts in"
         " this process, which takes some seconds and needs Java and pip install 'spark-timely[spark]'.",
-        _sql_arguments,
+        (
+            _value("text", "TEXT", "one statement: SELECT, SUBSCRIBE or COPY … TO"),
+            _repeated(
+                "--name",
+                "TABLE=LOG",
+                "the log that a table of the statement is; may be repeated. Without it: a path in backquotes",
+            ),
+            *_AS_OF,
+            _FORGOTTEN,
+            _TIMEOUT,
+            _value("--max-rows", "N", "an answer with more is an error (100000)", type=whole_number, default=100_000),
+            *_ANSWER,
+            _MASTER,
+        ),
         "spark_timely.cli.answers",
     ),
     Verb(
@@ -697,7 +396,18 @@ VERBS: tuple[Verb, ...] = (
         "Write what a log has at a time into files of an empty folder, and print how many rows that is. While they are"
         " written the folder has a file INCOMPLETE. Spark starts in this process, which takes some seconds and needs"
         " Java and pip install 'spark-timely[spark]'.",
-        _copy_to_arguments,
+        (
+            _LOG,
+            _value("folder", "FOLDER", "where to: a folder that is empty or not there yet"),
+            *_AS_OF,
+            _choice("--format", ["parquet", "csv"], "of the files (parquet)", default="parquet"),
+            _value("--where", "CONDITION", 'only rows for which it holds: "price > 10"'),
+            _value("--select", "A,B", "only these columns"),
+            _value("--max-file-size", "SIZE", "about how large a file may become: 16mb to 1gb (256mb)", type=_size),
+            _FORGOTTEN,
+            _TIMEOUT,
+            _MASTER,
+        ),
         "spark_timely.cli.answers",
     ),
     Verb(
@@ -705,7 +415,7 @@ VERBS: tuple[Verb, ...] = (
         "at which one time logs answer together, and why",
         "Print at which one time logs answer together, and what that follows from: from where each can be read, and how"
         " far it is complete.",
-        _explain_timestamp_arguments,
+        (_value("logs", "LOG", "paths or URLs of the logs", nargs="+"), *_AS_OF),
         "spark_timely.cli.answers",
     ),
     Verb(
@@ -714,26 +424,90 @@ VERBS: tuple[Verb, ...] = (
         "Maintain dataflows that come and go. run starts Spark and takes what others ask for; create, drop,"
         " configure and remove ask the process that runs; status, peek and why look at it, without Spark. remove"
         " deletes a folder of the instance that no collection has; status folders lists them.",
-        _instance_arguments,
+        (
+            _value("directory", "DIR", "path or URL of the instance"),
+            _value(
+                "action",
+                "ACTION",
+                "run, create, drop, configure, status, peek, why or remove",
+                choices=["run", "create", "drop", "configure", "status", "peek", "why", "remove"],
+            ),
+            _value(
+                "id",
+                "ID",
+                "of a collection; with status: a relation (hydration), or folders; with remove: a folder",
+                nargs="?",
+            ),
+            _value("--query", "SQL", "create: what is maintained"),
+            _repeated(
+                "--import",
+                "NAME=PATH",
+                "create: the log that a name in the query stands for; others are ids of collections",
+            ),
+            _repeated(
+                "--key",
+                "KEY",
+                "create: columns to index by, as A,B; peek: only rows of this key, as COLUMN=VALUE; may be repeated",
+            ),
+            _value("--into", "PATH", "create: maintain a log there, in place of an index"),
+            _repeated(
+                "--input",
+                "NAME=LOG",
+                "create: a continual task; what a name in its SQL stands for, id or path, whose rows make its times",
+            ),
+            _repeated(
+                "--reference",
+                "NAME=LOG",
+                "create: a continual task; what a name in its SQL stands for, id or path, as of each time",
+            ),
+            _flag("--snapshot", "create: a continual task begins with what is there"),
+            _value("--as-of", "TIME", "create: from when on; peek: the time (the newest complete)"),
+            _repeated("--set", "NAME=VALUE", "configure: a value"),
+            _value("--where", "CONDITION", "peek: only rows for which it holds"),
+            _value("--limit", "N", "peek: at most this number of rows", type=int),
+            _flag("--read-only", "run: follow the process that maintains the instance"),
+            _flag("--moved", "run: the directory was meant to be moved to where it is"),
+            _repeated(
+                "--adopt", "NAME=START", "run: the command log went back; continue a collection as this start wrote it"
+            ),
+            _repeated(
+                "--leave",
+                "NAME",
+                "run: the command log went back, or is lost; leave a collection, or a folder, as it is (* all folders)",
+            ),
+            _value("--master", "MASTER", "run: where Spark runs (local[*])", default="local[*]"),
+            _TIMEOUT,
+        ),
         "spark_timely.cli.instance",
     ),
     Verb(
         "advance",
         "move a stream's frontier forward",
         "Declare times of a stream complete, in the name of its owner. Rows that come at such times are late then.",
-        _advance_arguments,
+        (
+            _LOG,
+            _value("frontier", "FRONTIER", "where to: a time, or a JSON list of times"),
+            _value("--stream", "NAME", "which stream (main)", default="main"),
+            _reason("advanced by hand"),
+            *_CHANGING,
+        ),
     ),
     Verb(
         "close",
         "declare a stream, or the whole log, complete",
         "Give up all capabilities: nothing can be appended any more. This cannot be undone.",
-        _close_arguments,
+        (
+            _LOG,
+            _value("--stream", "NAME", "only this stream; if not given the whole log"),
+            _reason("closed by hand"),
+            *_CHANGING,
+        ),
     ),
     Verb(
         "compact",
         "merge small files; changes no answer",
         "Merge small files into larger ones. Readers and writers may continue meanwhile.",
-        _compact_arguments,
+        (_LOG, _value("--target-file-size", "SIZE", "such as 64mb (128mb)", type=_size)),
     ),
     Verb(
         "forget",
@@ -741,14 +515,32 @@ VERBS: tuple[Verb, ...] = (
         "Forget times before a frontier: messages of a stream are deleted, updates of a collection are summed. What"
         " retainers need stays, and what the log keeps. This cannot be undone. Files on disk go later, by upkeep or"
         " with --purge. Exit code 1 if something holds it back.",
-        _forget_arguments,
+        (
+            _LOG,
+            OneOf(
+                _value("--to", "FRONTIER", "what is before need not be remembered"),
+                _value(
+                    "--keep", "LENGTH", "how much of the log stays, behind its frontier: 30 days; a number of units"
+                ),
+                required=True,
+            ),
+            _flag("--always", "with --keep: from now on too, by themselves as rows are captured"),
+            _flag("--purge", "delete files that nobody needs, and say when the rest is gone from disk"),
+            *_CHANGING,
+        ),
         "spark_timely.cli.forgetting",
     ),
     Verb(
         "retain",
         "keep a log readable from a frontier on",
         "Register or move a retainer: what its consumer needs is not forgotten until it is released or expires.",
-        _retain_arguments,
+        (
+            _LOG,
+            _value("consumer", "CONSUMER", "a name for who reads"),
+            _value("frontier", "FRONTIER", "from where the log stays readable"),
+            _value("--owner", "NAME", "the one that may move it (command line)", default="command line"),
+            _value("--expiry", "DURATION", "how long it counts (7 days)", default="7 days"),
+        ),
         "spark_timely.cli.forgetting",
     ),
     Verb(
@@ -756,7 +548,7 @@ VERBS: tuple[Verb, ...] = (
         "the retainers of a log, and what they cost",
         "Print the retainers of a log: from where on each keeps it readable, until when, and about how many bytes could"
         " be forgotten if it alone were gone.",
-        _log_argument,
+        (_LOG,),
         "spark_timely.cli.forgetting",
     ),
     Verb(
@@ -764,14 +556,24 @@ VERBS: tuple[Verb, ...] = (
         "let a retainer go",
         "Let a retainer go, whatever query or program owns it. A query whose retainer is gone may find that the log has"
         " forgotten what it needs.",
-        _release_arguments,
+        (_LOG, _value("consumer", "CONSUMER", "the name, as `retainers` shows it"), *_CHANGING),
         "spark_timely.cli.forgetting",
     ),
     Verb(
         "vacuum",
         "delete files that were replaced long ago",
         "Delete files that merges and compaction have replaced, once nobody can need them. No answer changes.",
-        _vacuum_arguments,
+        (
+            _LOG,
+            _value(
+                "--older-than",
+                "DURATION",
+                "how long ago files were replaced, at least (what the table says, a day for logs)",
+                type=duration,
+            ),
+            _flag("--unknown", "also files a week old that no entry of the table's log names"),
+            _flag("--dry-run", "show what would go, and delete nothing"),
+        ),
         "spark_timely.cli.forgetting",
     ),
     Verb(
@@ -780,14 +582,46 @@ VERBS: tuple[Verb, ...] = (
         "Find entries of the table's log that a power cut left empty, cut or missing, and say what can be done and what"
         " is lost. With --yes it is done. Exit code 1 if there is damage that was left as it is. With --accept messages"
         " that another program changed are taken as they are, where a RESTORE is not possible any more.",
-        _repair_arguments,
+        (
+            _LOG,
+            OneOf(
+                _flag("--yes", "do it; else it is only said what would be done"),
+                _value(
+                    "--accept",
+                    "TOKEN",
+                    "accept what another program changed, by the token of the error that refuses the log: messages"
+                    " are as they are, progress is put back",
+                ),
+            ),
+        ),
     ),
     Verb(
         "wait",
         "wait until a time is complete; for job conditions",
         "Wait until a log's frontier has passed a time or reached a token, or until the logs of a cut have come so far."
         " Exit code 0 if it has; 1 if not within the timeout. A complete log has passed every time.",
-        _wait_arguments,
+        (
+            _value("log", "LOG", "path or URL of the log", nargs="?"),
+            OneOf(
+                _value("--time", "TIME", "until this time is complete: the frontier has passed it"),
+                _value(
+                    "--token",
+                    "FRONTIER",
+                    "until all times not beyond this frontier are complete: a JSON list of times; '[]' is the end"
+                    " of the log",
+                ),
+                _value(
+                    "--cut",
+                    "FILE",
+                    "until the logs of a cut have come so far; JSON as str(cut) gives it, - reads it",
+                ),
+                required=True,
+            ),
+            _value(
+                "--timeout", "DURATION", "such as 10m; 0 looks once (60s)", type=duration, default=Duration(60_000_000)
+            ),
+            _poll("between two looks (1s)"),
+        ),
     ),
     Verb(
         "import",
@@ -795,7 +629,60 @@ VERBS: tuple[Verb, ...] = (
         "Import captures that timely's EventWriter wrote, from files or sockets: one stream of the log for each. The"
         " protocol is checked. What the log has already is not added again: an import can be repeated, and continues"
         " where it was when files have grown.",
-        _import_arguments,
+        (
+            _LOG,
+            _value(
+                "captures",
+                "FILE",
+                "captures: files, or addresses: tcp-listen://HOST:PORT waits for a producer, tcp://HOST:PORT connects",
+                nargs="+",
+            ),
+            _value("--time", "TYPE", "type of the times", required=True),
+            _value("--record", "TYPE", f"type of the records; {_TYPES}", required=True),
+            _choice(
+                "--timely",
+                ["0.31", "0.32"],
+                "version of timely that writes the captures; needed with addresses, with --wait, and where both fit the"
+                " bytes. Kept with the stream (the only one that all bytes of a file fit)",
+            ),
+            _choice(
+                "--stamps",
+                ["refuse", "column"],
+                "what to do with records that have several times of a partial order, as 0.32 allows; column keeps the"
+                " times of each record's message in a column 'stamp' (refuse)",
+                default="refuse",
+            ),
+            _choice(
+                "--unstamped",
+                ["refuse", "drop", "dead-letter"],
+                "what to do with records that have no time, as 0.32 allows; drop counts them (refuse)",
+                default="refuse",
+            ),
+            _choice(
+                "--updates",
+                ["auto", "yes", "no"],
+                "whether records are updates (data, time, diff), each at its own time (auto: those of 0.32 that have"
+                " the type (data, time, i64))",
+                default="auto",
+            ),
+            _repeated(
+                "--stream", "NAME", "name of the stream, one for each FILE in turn; by default what the file is called"
+            ),
+            _value("--streams", "N", "how many captures a new log will get in all (as many as FILEs)", type=_positive),
+            _choice(
+                "--format",
+                ["timely", "jsonl", "cdcv2"],
+                "of the files: timely's own, the same as lines of JSON, or lines of CDCv2 messages, which all together"
+                " are one stream of a collection log (timely)",
+                default="timely",
+            ),
+            _value(
+                "--wait",
+                "DURATION",
+                "how long to wait for more of a capture that is not closed (0s for files, 60s for addresses)",
+                type=duration,
+            ),
+        ),
         "spark_timely.cli.interop",
     ),
     Verb(
@@ -803,7 +690,21 @@ VERBS: tuple[Verb, ...] = (
         "a log to captures that the real timely replays",
         "Write a log, or part of it, to capture files that timely's EventReader replays: as many as are asked for,"
         " balanced, each by itself a valid stream.",
-        _export_arguments,
+        (
+            _LOG,
+            _value("folder", "DIR", "where to write the captures"),
+            _value("--files", "N", "how many captures (1)", type=_positive, default=1),
+            *_EXPORTED,
+            _value("--stream", "NAME", "only this stream of the log"),
+            _value("--up-to", "FRONTIER", "only times not beyond this frontier; the captures end there"),
+            _value("--name", "NAME", "what the files' names begin with (capture)", default="capture"),
+            _choice(
+                "--format",
+                ["timely", "jsonl", "cdcv2"],
+                "of the files: timely's own, the same as lines of JSON, or for a collection log CDCv2 messages as lines"
+                " of JSON (what fits the log)",
+            ),
+        ),
         "spark_timely.cli.interop",
     ),
     Verb(
@@ -811,7 +712,7 @@ VERBS: tuple[Verb, ...] = (
         "the Rust types of a log's captures, and a program that replays them",
         "Print Rust: the types of times and records that a log is exported as, and a short program that replays the"
         " captures. A comment in it says what its Cargo.toml needs. With --json: the types and the program.",
-        _types_arguments,
+        (_LOG, *_EXPORTED),
         "spark_timely.cli.interop",
     ),
     Verb(
@@ -820,15 +721,20 @@ VERBS: tuple[Verb, ...] = (
         "Print a script for a shell, which completes verbs, options and paths. It needs the package shtab: pip install"
         " 'spark-timely[cli]'. For bash, add this line to ~/.bashrc: eval \"$(spark-timely completion bash)\". For zsh,"
         ' add to ~/.zshrc, after compinit: eval "$(spark-timely completion zsh)".',
-        _completion_arguments,
+        (_choice("shell", ["bash", "zsh"], "whose script"),),
         __name__,
         of_logs=False,
     ),
+)
+
+_HELPED = [*(verb.name for verb in _VERBS), "help"]
+VERBS: tuple[Verb, ...] = (
+    *_VERBS,
     Verb(
         "help",
         "what a verb does and takes",
         "Print the help of a verb, as VERB --help does; without a verb that of all.",
-        _help_arguments,
+        (_value("about", "VERB", "which verb; all if not given", nargs="?", choices=_HELPED),),
         __name__,
         of_logs=False,
     ),
@@ -1000,7 +906,8 @@ def build_parser() -> Parser:
             description=verb.description,
             epilog=_EPILOG if verb.of_logs else None,
         )
-        verb.arguments(child)
+        for argument in verb.arguments:
+            argument.add_to(child)
         child.set_defaults(verb=verb)
     parser.verbs = verbs
     return parser

@@ -18,7 +18,7 @@ LARGEST = 900
 FACADES = {"spark_timely/log/log.py"}
 # Lines of the files above `LARGE`: none grows, and none is added.
 LARGE_FILES = {
-    "spark_timely/cli/parser.py": 838,
+    "spark_timely/cli/parser.py": 778,
     "spark_timely/cli/verbs.py": 732,
     "spark_timely/compute/instance.py": 680,
     "spark_timely/compute/sql.py": 681,
