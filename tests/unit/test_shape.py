@@ -99,7 +99,7 @@ def test_operators_are_defined_in_one_package() -> None:
     assert {name for name in found if not name.startswith("spark_timely.dataflow.operators.")} == parts
 
 
-def test_what_an_operator_is_called_in_a_plan_is_read_in_one_module() -> None:
+def test_op_of_a_plan_is_read_in_one_module() -> None:
     named = []
     for name, file in modules().items():
         constants = [each.value for each in ast.walk(ast.parse(file.read_text())) if isinstance(each, ast.Constant)]

@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_timely.compute.plan import Imported, Node, Plan, SqlTask, places
 from spark_timely.dataflow.operators.grouped import Aggregate
@@ -202,7 +203,7 @@ def _made(node: Node, scope: Scope, below: list[Stream]) -> Stream:
             types = {field.name: field.type for field in below[0].schema}
             parse_predicate(where, types, what="filter a collection")
         case Select(columns=columns):
-            return _selected(scope, below[0], columns)
+            return _selected(below[0], columns)
         case Aggregate() as operator:
             return _aggregated(scope, below[0], operator)
         case Latest(order_by=order) | Top(order_by=order):
@@ -215,13 +216,13 @@ def _made(node: Node, scope: Scope, below: list[Stream]) -> Stream:
     return scope.apply(node.operator, *below)
 
 
-def _selected(scope: Scope, stream: Stream, columns: tuple[tuple[str, Any], ...]) -> Stream:
+def _selected(stream: Stream, columns: tuple[tuple[str, Any], ...]) -> Stream:
     for _, old in columns:
         if old not in stream.schema.names:
             msg = f"could not select: found no column {shown(old)}"
             raise SchemaMismatchError(msg, hint=f"use one of the columns {shown(stream.schema.names)}")
-    # Those that keep their names first: fingerprints have it so.
-    made = scope.apply(Select(tuple(sorted(columns, key=lambda column: column[0] != column[1]))), stream)
+    kept = [new for new, old in columns if new == old]
+    made = stream.select(*kept, **{new: pc.field(old) for new, old in columns if new != old})
     wanted = [new for new, _ in columns]
     return made if made.schema.names == wanted else made.select(*wanted)
 
@@ -234,7 +235,7 @@ def _aggregated(scope: Scope, stream: Stream, operator: Aggregate) -> Stream:
     if not other:
         return made
     back = {new: old for old, new in other.items()}
-    return _selected(scope, made, tuple((back.get(name, name), name) for name in made.schema.names))
+    return _selected(made, tuple((back.get(name, name), name) for name in made.schema.names))
 
 
 def _fresh(name: str, taken: list[str]) -> str:

@@ -120,7 +120,8 @@ class Select(Operator):
     Attributes
     ----------
     columns : tuple of (str, str or pyarrow.compute.Expression)
-        The name that comes out, and the column that it is or what computes it; the latter alone, once it is bound.
+        The name that comes out, and what computes it, or that name again for a column that is kept; in a plan the name
+        of any column. Once it is bound, what computes it.
     used : tuple of str
         Payload columns that they look at, once it is bound.
     """
@@ -136,13 +137,13 @@ class Select(Operator):
         wanted: dict[str, pc.Expression] = {}
         kept: set[str] = set()
         for column, each in self.columns:
-            if isinstance(each, str) and each == column:
+            if each is column or (isinstance(each, str) and each == column):
                 check_column(name, source, column)
                 kept.add(column)
-            elif column in wanted or not isinstance(each, str | pc.Expression):
+            elif column in wanted or not isinstance(each, pc.Expression):
                 msg = f"could not add operator {name!r}: found {column}={shown(each)}"
                 raise InvalidUsageError(msg, hint="give each column once, and expressions such as pc.field('a') + 1")
-            wanted[column] = pc.field(each) if isinstance(each, str) else each
+            wanted[column] = pc.field(column) if column in kept else each
         if not wanted:
             msg = f"could not add operator {name!r}: found no columns"
             raise InvalidUsageError(msg, hint="name columns to keep or to compute")

@@ -104,6 +104,14 @@ def test_flat_map_says_whether_its_columns_were_named(stream: Stream) -> None:
         stream.flat_map(3)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("columns", "computed", "found"), [((5,), {}, "no column 5"), (("k",), {"m": "n"}, "m='n'")])
+def test_select_takes_names_and_expressions(
+    stream: Stream, columns: tuple[Any, ...], computed: dict[str, Any], found: str
+) -> None:
+    with pytest.raises(InvalidUsageError, match=f"could not add operator 'select_2': found {found}"):
+        stream.select(*columns, **computed)
+
+
 def test_select_says_what_it_computes(stream: Stream) -> None:
     assert stream.select("k", m=pc.field("n") * 2).view.operator.describe() == "k, m=multiply_checked(n, 2)"
 
