@@ -144,6 +144,7 @@ def through_a_peek(folder: Path) -> dict[str, Walk]:
 def main() -> int:
     """Take the walks and print them."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="?", default="", help="take the walks alone that have this word in their names")
     parser.add_argument("-v", "--verbose", action="store_true", help="list the files")
     given = parser.parse_args()
     walks: dict[str, Callable[[Path], dict[str, Walk]]] = {
@@ -152,7 +153,7 @@ def main() -> int:
         "a step of a continual task": through_a_task,
         "a peek by key": through_a_peek,
     }
-    for what, take in walks.items():
+    for what, take in ((what, take) for what, take in walks.items() if given.what in what):
         with tempfile.TemporaryDirectory() as folder:
             parts = take(Path(folder))
         files = {file for walk in parts.values() for file in walk.calls}

@@ -22,7 +22,6 @@ from spark_timely.lazy import lazy_names
 if TYPE_CHECKING:
     from spark_timely.answers.peek import Peek, PeekExplanation
     from spark_timely.answers.subscribe import Subscription
-    from spark_timely.answers.timestamp import TimestampExplanation
     from spark_timely.compute.drive.handle import Batches
     from spark_timely.compute.response import SubscribeBatch
     from spark_timely.dataflow.stream import Stream
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from spark_timely.log.cut import Cut
     from spark_timely.log.machine.since import Keep, Retainer
     from spark_timely.log.machine.state import CommitOutcome, StreamState
+    from spark_timely.log.timestamp import TimestampExplanation
     from spark_timely.log.vacuum import VacuumReport
     from spark_timely.log.verify import VerifyReport
     from spark_timely.log.writer import StreamWriter
@@ -60,7 +60,7 @@ _EXPORTS = {
     "StreamWriter": "spark_timely.log.writer",
     "SubscribeBatch": "spark_timely.compute.response",
     "Subscription": "spark_timely.answers.subscribe",
-    "TimestampExplanation": "spark_timely.answers.timestamp",
+    "TimestampExplanation": "spark_timely.log.timestamp",
     "VacuumReport": "spark_timely.log.vacuum",
     "VerifyReport": "spark_timely.log.verify",
 }

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.answers.finishing import order_of
+from spark_timely.answers.plan import order_of
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.arguments import names_of
@@ -30,8 +30,7 @@ from spark_timely.trace.updates import DIFF
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from spark_timely.answers.finishing import OrderLike
-    from spark_timely.answers.plan import OrderBy
+    from spark_timely.answers.plan import OrderBy, OrderLike
     from spark_timely.log.files.format import LogFormat
     from spark_timely.time.antichain import Antichain
 

@@ -31,9 +31,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.answers.batches import Interval, Progress
-from spark_timely.answers.finishing import row_sizes
 from spark_timely.answers.kept import Footer
 from spark_timely.answers.named import Holder, Positions
+from spark_timely.answers.plan import row_sizes
 from spark_timely.errors import (
     DataLossError,
     InvalidUsageError,
@@ -55,8 +55,7 @@ from spark_timely.masking import masked_logger
 from spark_timely.threads import aside
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
-from spark_timely.trace.contents import check_contents
-from spark_timely.trace.updates import DIFF, Updates
+from spark_timely.trace.updates import DIFF, Updates, check_contents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

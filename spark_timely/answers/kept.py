@@ -26,7 +26,7 @@ from spark_timely.trace.keys import KeySet, key_hashes
 from spark_timely.trace.updates import DIFF, Updates, places_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
@@ -237,7 +237,7 @@ class KeptFiles:
         size: int,
         pieces: Pieces,
         columns: Sequence[str],
-        choose: Callable[[pa.Table], BoolArray] | None = None,
+        keys: KeySet | None = None,
     ) -> Updates:
         """Read row groups of a file.
 
@@ -249,8 +249,8 @@ class KeptFiles:
         pieces : Pieces
         columns : sequence of str
             Of the payload.
-        choose : callable, optional
-            Is given the columns of the plan's keys, and says which rows are wanted.
+        keys : KeySet, optional
+            Of the plan: rows of others are left out.
 
         Raises
         ------
@@ -264,13 +264,13 @@ class KeptFiles:
         """
         footer = self.footer(plan.storage, pieces.path, size)
         schema = _schema(plan, columns)
-        key_schema = pa.schema([]) if choose is None or plan.keys is None else plan.keys.schema
-        keys = tuple(key_schema.names)
+        key_schema = pa.schema([]) if keys is None or plan.keys is None else plan.keys.schema
+        by = key_schema.names
         own = (*plan.form.domain.columns, DIFF)
         same = {name: found for name in schema.names if name in own and (found := footer.constant(name, pieces.groups))}
         present = set(footer.schema.names)
         names = [name for name in schema.names if name in present and name not in same]
-        shared = [name for name in names if keys and name not in keys and footer.has_dictionary(name, pieces.groups)]
+        shared = [name for name in names if by and name not in by and footer.has_dictionary(name, pieces.groups)]
         source = plan.storage.open_input(pieces.path)
         try:
             file = pq.ParquetFile(
@@ -288,9 +288,9 @@ class KeptFiles:
             source.close()
             raise corrupt(plan.storage.uri, pieces.path, error) from error
         self.files_read += 1
-        if choose is not None and keys:
-            wanted = in_schema(table.select([name for name in keys if name in present]), key_schema)
-            table = _filtered(table, choose(wanted))
+        if keys is not None:
+            wanted = in_schema(table.select([name for name in by if name in present]), key_schema)
+            table = _filtered(table, keys.among(wanted))
         for name, (value,) in same.items():
             kind = footer.schema.field(name).type
             number = pa.scalar(value, pa.int64()).cast(pa.int64())
@@ -323,39 +323,30 @@ class KeptFiles:
                     self._decoded_bytes -= gone.nbytes
         return found, True
 
-    def find(self, plan: PeekPlan, files: Sequence[tuple[str, int]]) -> tuple[Updates | None, int]:
+    def find(self, plan: PeekPlan, keys: KeySet, files: Sequence[tuple[str, int]]) -> tuple[Updates, int]:
         """Return the updates of a plan's keys in small files, and how many of these had to be read.
 
         Parameters
         ----------
         plan : PeekPlan
-            With keys.
+        keys : KeySet
+            Of the plan.
         files : sequence of (str, int)
-            Paths and sizes.
+            Paths and sizes, of one at least.
 
         Notes
         -----
         Cost: a binary search for each key, where all files are kept. Files that came since are sorted among the others.
         """
-        assert plan.keys is not None
-        columns = tuple(plan.keys.schema.names)
-        every, n_read = self._sorted_by(plan, columns, files)
-        if every is None:
-            return None, n_read
+        every, n_read = self._sorted_by(plan, keys.by, files)
         hashes = every.updates.hashes
         assert hashes is not None
-        keys = KeySet(plan.keys, columns)
-        places = places_of(keys.hashes, hashes)
-        if not places.shape[0]:
-            return None, n_read
-        found = replace(every.updates, hashes=None).take(places)
+        found = replace(every.updates, hashes=None).take(places_of(keys.hashes, hashes))
         return found.where(keys.among(found.rows)), n_read
 
     def _sorted_by(
         self, plan: PeekPlan, columns: tuple[str, ...], files: Sequence[tuple[str, int]]
-    ) -> tuple[_Sorted | None, int]:
-        if not files:
-            return None, 0
+    ) -> tuple[_Sorted, int]:
         key = columns, plan.form.payload
         wanted = frozenset(f"{size}:{path}" for path, size in files)
         with self._lock:

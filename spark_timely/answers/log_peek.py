@@ -10,38 +10,34 @@ Invariants
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.answers.finishing import Thinning
 from spark_timely.answers.kept import Pieces
+from spark_timely.answers.plan import counted, counting, judged
 from spark_timely.log.files.parquet import side_by_side
 from spark_timely.time.antichain import Antichain
-from spark_timely.trace.contents import contents_of
 from spark_timely.trace.keys import KeySet
 from spark_timely.trace.updates import Updates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from spark_timely.answers.kept import Footer, KeptFiles
     from spark_timely.answers.plan import PeekPlan
     from spark_timely.log.files.index import FileIndex
     from spark_timely.time.arrays import BoolArray, IntArray
-    from spark_timely.trace.arrangement import OpenArrangement
 
-__all__ = ["Scan", "look_up", "may_hold", "plan_scan", "scan", "tail_of"]
+__all__ = ["Scan", "may_hold", "parts_of", "plan_scan", "scan"]
 
 # Small files are kept together, those of other times among them, as long as they have no more bytes than this.
 _MOST_SMALL_BYTES: Final = 16 << 20
 # Compressed, of row groups that are read together.
 _MOST_AT_ONCE_BYTES: Final = 8 << 20
-# Keys that are looked up and counted at once: what is thinned comes in such pieces.
-_KEYS_AT_ONCE: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +195,16 @@ def scan(plan: PeekPlan, what: Scan, kept: KeptFiles) -> tuple[pa.Table, int]:
     parts: list[Updates] = []
     n_read = 0
     enough = plan.bound if what.only_adds and not plan.order else None
-    for part, was_read in _parts(plan, what, kept):
+    keys = None if plan.keys is None else KeySet(plan.keys, plan.keys.schema.names)
+    for found, was_read in parts_of(plan, what, kept, keys):
         n_read += was_read
-        if part is not None and len(part):
+        part = judged(plan, found)
+        if len(part):
             parts.append(part)
             # Copies of rows that nothing takes away (invariant 3).
             if enough is not None and sum(_copies(each.diffs, enough) for each in parts) >= enough:
                 break
-    return counted_updates(plan, parts), n_read
+    return counted(plan, parts), n_read
 
 
 def _copies(diffs: IntArray, enough: int) -> int:
@@ -214,69 +212,35 @@ def _copies(diffs: IntArray, enough: int) -> int:
     return min(int(np.minimum(diffs, min(enough, 1 << 31)).sum()), enough)
 
 
-def counted_updates(plan: PeekPlan, parts: Sequence[Updates]) -> pa.Table:
-    """Return updates that count, of the columns that rows are counted by, as rows with their counts."""
-    if not parts:
-        schema = pa.schema([plan.form.payload.field(name).with_nullable(nullable=True) for name in plan.columns])
-        return Updates.contents(schema.empty_table()).as_table()
-    return contents_of(f"peek log {plan.path!r}", Updates.concat(parts)).as_table()
+def parts_of(plan: PeekPlan, what: Scan, kept: KeptFiles, keys: KeySet | None) -> Iterator[tuple[Updates, int]]:
+    """Give the updates of a plan's keys that count, with the columns that are read, and how many files had to be read.
 
-
-def counts_at(
-    times: IntArray,
-    at: tuple[int, ...],
-    *,
-    since: Antichain | None = None,
-    lower: int | None = None,
-) -> BoolArray:
-    """Return which updates count at a time, shape (n,).
-
-    Parameters
-    ----------
-    times : ndarray of int64, shape (n, k)
-    at : tuple of int
-        The time: updates not later than it in any coordinate count.
-    since : Antichain, optional
-        Of a stream that has forgotten: messages not beyond it are gone.
-    lower : int, optional
-        Of times of one coordinate: those before it are counted elsewhere.
-
-    Examples
-    --------
-    >>> counts_at(np.array([[3], [5], [6]]), (5,)).tolist()
-    [True, True, False]
-    >>> counts_at(np.array([[1, 9], [2, 2]]), (5, 5)).tolist()
-    [False, True]
+    Raises
+    ------
+    DataLossError
+        If a file is missing or corrupt.
     """
-    found: BoolArray = np.asarray((times <= np.array(at, np.int64)).all(axis=1))
-    if since is not None:
-        found &= since.beyond(times)
-    if lower is not None:
-        found &= times[:, 0] >= lower
-    return found
+    for found, n_read in _read(plan, what, kept, keys):
+        yield counting(plan, found, what.lower).select(plan.read_columns), n_read
 
 
-def _parts(plan: PeekPlan, what: Scan, kept: KeptFiles) -> Iterator[tuple[Updates | None, int]]:
-    """Give the updates that count, as plan says, file by file; and how many files were read for them."""
-    if what.small and plan.keys is not None and what.sorted_small:
-        found, n_read = kept.find(plan, what.small)
-        yield (None if found is None else matching(plan, found, lower=what.lower, keyed=True)), n_read
-    elif plan.storage.local:
-        for path, size in what.small:
-            found, was_read = kept.decoded(plan, path, size)
-            yield matching(plan, found, lower=what.lower), int(was_read)
-    else:
-        by_path = dict(what.small)
-        for found, was_read in side_by_side(
-            plan.storage, lambda path: kept.decoded(plan, path, by_path[path]), list(by_path)
-        ):
-            yield matching(plan, found, lower=what.lower), int(was_read)
-    choose = None if plan.keys is None else key_set(plan.keys).among
+def _read(plan: PeekPlan, what: Scan, kept: KeptFiles, keys: KeySet | None) -> Iterator[tuple[Updates, int]]:
+    """Give the updates of a plan's keys, file by file."""
+    if what.small and keys is not None and what.sorted_small:
+        yield kept.find(plan, keys, what.small)
+    elif what.small:
+        sizes = dict(what.small)
+        small: Iterable[tuple[Updates, bool]]
+        if plan.storage.local:
+            small = (kept.decoded(plan, path, size) for path, size in what.small)
+        else:
+            small = side_by_side(plan.storage, lambda path: kept.decoded(plan, path, sizes[path]), list(sizes))
+        for found, was_read in small:
+            yield found if keys is None else found.where(keys.among(found.rows)), int(was_read)
     for piece in what.pieces:
         size = (what.sizes or {})[piece.path]
         for number, groups in enumerate(_at_once(piece, kept.footer(plan.storage, piece.path, size), plan, what)):
-            read = kept.read(plan, size, Pieces(piece.path, groups), plan.read_columns, choose)
-            yield matching(plan, read, lower=what.lower, keyed=choose is not None), int(number == 0)
+            yield kept.read(plan, size, Pieces(piece.path, groups), plan.read_columns, keys), int(number == 0)
 
 
 def _at_once(piece: Pieces, footer: Footer, plan: PeekPlan, what: Scan) -> Iterator[tuple[int, ...]]:
@@ -293,112 +257,3 @@ def _at_once(piece: Pieces, footer: Footer, plan: PeekPlan, what: Scan) -> Itera
             first, n_bytes = number, 0
         n_bytes += int(sizes[group])
     yield piece.groups[first:]
-
-
-def matching(plan: PeekPlan, found: Updates, *, lower: int | None = None, keyed: bool = False) -> Updates:
-    """Return of updates those that count: of the keys, at their times, and for which the condition is true.
-
-    Parameters
-    ----------
-    plan : PeekPlan
-    found : Updates
-        With all columns that are read.
-    lower : int, optional
-        As for `counts_at`.
-    keyed : bool
-        Whether they are of the keys alone.
-
-    Returns
-    -------
-    Updates
-        With the columns that rows are counted by.
-
-    Raises
-    ------
-    InvalidUsageError
-        If the condition cannot be computed for a row: whether or not the row is there at the time.
-    """
-    form = plan.form
-    forgets = form.kind == "stream" and plan.since != form.domain.minimum_frontier
-    found = found.where(counts_at(found.times, plan.at, since=plan.since if forgets else None, lower=lower))
-    if plan.keys is not None and not keyed and len(found):
-        found = found.where(key_set(plan.keys).among(found.rows))
-    if plan.where is not None and len(found):
-        rows = found.rows.combine_chunks()
-        batches = rows.to_batches()
-        kept = np.concatenate([np.asarray(plan.where.holds(batch).to_numpy(zero_copy_only=False)) for batch in batches])
-        found = replace(found, rows=rows).where(kept)
-    return found.select(plan.columns)
-
-
-def key_set(keys: pa.Table) -> KeySet:
-    """Return keys as what looks for them, by the columns in the order in which they were asked for."""
-    return KeySet(keys, keys.schema.names)
-
-
-def tail_of(plan: PeekPlan, what: Scan, kept: KeptFiles) -> tuple[list[Updates], int]:
-    """Return the updates of a plan's keys in files past an index, with all columns that are read.
-
-    Returns
-    -------
-    updates : list of Updates
-        Those that count, of the keys alone.
-    n_read : int
-        How many files had to be read.
-    """
-    assert plan.keys is not None
-    found: list[Updates] = []
-    n_read, among = 0, key_set(plan.keys).among
-    if what.small and what.sorted_small:
-        mine, n_read = kept.find(plan, what.small)
-        if mine is not None:
-            found.append(mine)
-    elif what.small:
-        for path, size in what.small:
-            every, was_read = kept.decoded(plan, path, size)
-            found.append(every.where(among(every.rows)))
-            n_read += was_read
-    for piece in what.pieces:
-        size = (what.sizes or {})[piece.path]
-        found.append(kept.read(plan, size, piece, plan.read_columns, among))
-        n_read += 1
-    counting = [each.where(counts_at(each.times, plan.at, lower=what.lower)) for each in found]
-    return [each.select(plan.read_columns) for each in counting if len(each)], n_read
-
-
-def look_up(plan: PeekPlan, index: OpenArrangement, frontier: Antichain, tail: Sequence[Updates]) -> pa.Table:
-    """Return rows with their counts, of a plan's keys: what an index has of them, and what is past its upper.
-
-    Parameters
-    ----------
-    plan : PeekPlan
-        With keys.
-    index : OpenArrangement
-    frontier : Antichain
-        Times not beyond it count.
-    tail : sequence of Updates
-        Updates that count at times not before the index's upper, of the keys alone, with the columns that are read.
-
-    Notes
-    -----
-    Cost: a look-up, of many keys piece by piece, of which as many rows are kept as the answer needs.
-    """
-    assert plan.keys is not None
-    keys = KeySet(plan.keys, index.names.key)
-    late = Updates.concat(tail) if tail else None
-    thinning = Thinning(plan)
-    # Rows of other keys may be equal in the columns that count: they are counted key by key only if these have the key.
-    apart = set(index.names.key) <= set(plan.columns)
-    parts: list[Updates] = []
-    for piece in keys.pieces(_KEYS_AT_ONCE):
-        if thinning.done:
-            break
-        found = [index.before(piece, frontier, plan.read_columns)]
-        if late is not None:
-            found.append(late if piece is keys else late.where(piece.among(late.rows)))
-        parts += [matching(plan, each, keyed=True) for each in found]
-        if apart and piece is not keys:
-            thinning.add(counted_updates(plan, parts))
-            parts = []
-    thinned = thinning.rows()
-    return counted_updates(plan, parts) if thinned is None else thinned

@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
 
-from spark_timely.answers.finishing import finish, order_of
 from spark_timely.answers.kept import kept_files
 from spark_timely.answers.keys import keys_of
-from spark_timely.answers.log_peek import Scan, look_up, may_hold, plan_scan, scan, tail_of
-from spark_timely.answers.plan import PeekPlan
+from spark_timely.answers.log_peek import Scan, may_hold, parts_of, plan_scan, scan
+from spark_timely.answers.plan import PeekPlan, Thinning, counted, finish, judged, order_of
 from spark_timely.errors import (
     CanceledError,
     DataLossError,
@@ -43,18 +42,22 @@ from spark_timely.log.arranged import Arranged
 from spark_timely.log.log import Log, MemoryLog, keep_log
 from spark_timely.log.machine.since import may_read, needed_by_contents
 from spark_timely.log.store.storage import checked_options
+from spark_timely.log.timestamp import frontier_after, newest_complete
 from spark_timely.log.wait import wait_until
 from spark_timely.predicate import parse_predicate
 from spark_timely.threads import CachedThreads
 from spark_timely.time.antichain import Antichain
+from spark_timely.trace.keys import KeySet
 from spark_timely.trace.updates import Updates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_timely.answers.finishing import OrderLike
+    from spark_timely.answers.kept import KeptFiles
     from spark_timely.answers.keys import KeyColumns, KeysLike
+    from spark_timely.answers.plan import OrderLike
     from spark_timely.time.domain import TimeDomain, TimeLike
+    from spark_timely.trace.arrangement import OpenArrangement
 
 __all__ = ["SCAN_LIMIT_BYTES", "Canceled", "Failed", "Peek", "PeekExplanation", "Rows", "peek", "start_peek"]
 
@@ -69,6 +72,9 @@ _MOST_TRIES: Final = 5
 _IDLE_S: Final = 30.0
 # Questions that are kept ready by a log: those of a program differ in keys and time alone.
 _MOST_QUESTIONS: Final = 64
+
+# Keys that are looked up and counted at once: what is thinned comes in such pieces.
+_KEYS_AT_ONCE: Final = 1 << 14
 
 Job = Callable[[PeekPlan], pa.Table]
 """Answers a plan that would read too much here: see `spark_timely.answers.plan`."""
@@ -318,7 +324,7 @@ def peek(
     offset : int
         How many copies to leave out first.
     max_bytes : int, optional
-        An answer with more is an error; see `spark_timely.answers.finishing.row_sizes`.
+        An answer with more is an error; see `spark_timely.answers.plan.row_sizes`.
     forgotten : bool
         Whether messages of a stream that has forgotten some may be asked for: those that are left.
     timeout_s : float
@@ -457,6 +463,7 @@ class _Known:
         self.since, self.upper = log.since(), log.frontier()
         self.forgets = self.since != self.domain.minimum_frontier
         self.form, self.files = log.core.format, log.core.files()
+        self.newest = newest_complete(self.domain, self.upper)
         self.names = tuple(self.form.payload.names)
         self.types = {field.name: field.type for field in self.form.payload}
         self.arranged = arranged
@@ -501,7 +508,7 @@ def _answered(request: _Request, over: threading.Event) -> Answer:
     else:
         options = checked_options(request.storage_options)
         log = keep_log(target, storage_options=options or None)
-    attempt = f"could not peek log {log.path!r}"
+    attempt = f"could not peek log {log.core.path!r}"
     _check(attempt, request)
     known = _known(log)
     at = _time_of(attempt, known, request)
@@ -539,22 +546,18 @@ def _time_of(attempt: str, known: _Known, request: _Request) -> tuple[int, ...]:
     domain, upper = known.domain, known.upper
     if request.as_of is not None:
         return domain.parse_time(request.as_of)
-    if upper.is_empty:
-        # All that there is: no time comes after the greatest of the type.
-        return tuple(kind.hi for kind in domain.types)
+    if known.newest is not None:
+        return known.newest
     if domain.arity > 1:
         msg = f"{attempt}: found times of {domain.arity} coordinates, of which none is the newest: {known.frontiers}"
         raise InvalidUsageError(msg, hint="give the time as as_of=(…)")
-    newest = upper.elements[0][0] - 1
-    if newest < domain.minimum[0]:
-        msg = f"{attempt}: found no time that is complete: {known.frontiers}"
-        raise NotBeyondError(
-            msg,
-            hint="wait for the first commit that closes a time, or give as_of=… to wait for it",
-            time=domain.minimum,
-            frontier=upper.to_json(),
-        )
-    return (newest,)
+    msg = f"{attempt}: found no time that is complete: {known.frontiers}"
+    raise NotBeyondError(
+        msg,
+        hint="wait for the first commit that closes a time, or give as_of=… to wait for it",
+        time=domain.minimum,
+        frontier=upper.to_json(),
+    )
 
 
 def _check_since(attempt: str, known: _Known, at: tuple[int, ...], request: _Request) -> None:
@@ -673,27 +676,23 @@ def _question(attempt: str, log: Log, known: _Known, request: _Request) -> PeekP
 def _rows(log: Log, known: _Known, plan: PeekPlan, request: _Request) -> Rows:
     """Answer a plan: from an index, from files, or by a job."""
     if plan.limit == 0 or (plan.keys is not None and not plan.keys.num_rows):
-        return Rows(finish(plan, _nothing(plan)), _explained(plan, known, "nothing", "", Scan()))
-    kept = kept_files(plan.log_id, plan.storage.uri)
-    frontier = _after(plan)
+        return Rows(finish(plan, counted(plan, [])), _explained(plan, known, "nothing"))
     index, why = None, "no keys were given"
     if plan.keys is not None:
-        why = "times of several coordinates have no index"
-        if frontier is not None:
-            index, why = known.arranged.find(
-                log, plan.keys.schema.names, plan.read_columns, frontier, forgets=known.forgets
-            )
-    if index is not None and frontier is not None:
-        tail, upper = Scan(), index.names.upper
-        if upper.less_equal(plan.at):
-            log.core.look_into(lambda files: may_hold(files, plan.at, upper))
-            tail = plan_scan(plan, known.files, kept, lower=upper.elements[0][0])
-        if tail.n_bytes <= request.scan_limit:
-            late, n_read = tail_of(plan, tail, kept) if tail.n_files else ([], 0)
-            rows, name = look_up(plan, index, frontier, late), os.path.basename(index.names.folder)
-            return Rows(finish(plan, rows), _explained(plan, known, "index", "", tail, n_read, name))
-        why = f"index {os.path.basename(index.names.folder)!r} is behind: found {tail.n_bytes} bytes past its upper"
+        names = plan.keys.schema.names
+        frontier = known.upper if plan.at == known.newest else frontier_after(known.domain, plan.at)
+        index, why = known.arranged.find(log, names, plan.read_columns, frontier, forgets=known.forgets)
+        if index is not None:
+            name, tail = os.path.basename(index.names.folder), _tail(log, known, plan, index.names.upper)
+            if tail is None or tail.n_bytes <= request.scan_limit:
+                keys = KeySet(plan.keys, index.names.key)
+                parts = [] if tail is None else list(parts_of(plan, tail, _kept(plan), keys))
+                rows = look_up(plan, index, keys, frontier, [part for part, _ in parts if len(part)])
+                n_read = sum(was_read for _, was_read in parts)
+                return Rows(finish(plan, rows), _explained(plan, known, "index", "", tail, n_read, name))
+            why = f"index {name!r} is behind: found {tail.n_bytes} bytes past its upper"
     log.core.look_into(lambda files: may_hold(files, plan.at, None))
+    kept = _kept(plan)
     what = plan_scan(plan, known.files, kept)
     if what.n_bytes > request.scan_limit:
         return Rows(_by_job(plan, what, request), _explained(plan, known, "job", why, what))
@@ -701,22 +700,66 @@ def _rows(log: Log, known: _Known, plan: PeekPlan, request: _Request) -> Rows:
     return Rows(finish(plan, rows), _explained(plan, known, "log", why, what, n_read))
 
 
-def _after(plan: PeekPlan) -> Antichain | None:
-    """Return the frontier that the times which count are not beyond; None of times of several coordinates."""
-    if len(plan.at) > 1:
+def _kept(plan: PeekPlan) -> KeptFiles:
+    return kept_files(plan.log_id, plan.storage.uri)
+
+
+def _tail(log: Log, known: _Known, plan: PeekPlan, upper: Antichain) -> Scan | None:
+    """Return what a log has past the upper of an arrangement; None where none of it counts."""
+    if not upper.less_equal(plan.at):
         return None
-    ((time,), (kind,)) = plan.at, plan.form.domain.types
-    return Antichain.of(time + 1) if time < kind.hi else Antichain.empty(1)
+    log.core.look_into(lambda files: may_hold(files, plan.at, upper))
+    return plan_scan(plan, known.files, _kept(plan), lower=upper.elements[0][0])
+
+
+def look_up(
+    plan: PeekPlan, index: OpenArrangement, keys: KeySet, frontier: Antichain, tail: Sequence[Updates]
+) -> pa.Table:
+    """Return rows with their counts, of a plan's keys: what an index has of them, and what is past its upper.
+
+    Parameters
+    ----------
+    plan : PeekPlan
+    index : OpenArrangement
+    keys : KeySet
+        Of the plan.
+    frontier : Antichain
+        Times not beyond it count.
+    tail : sequence of Updates
+        Updates that count at times not before the index's upper, of the keys alone, with the columns that are read.
+
+    Notes
+    -----
+    Cost: a look-up, of many keys piece by piece, of which as many rows are kept as the answer needs.
+    """
+    columns = list(plan.read_columns)
+    if keys.n_rows <= _KEYS_AT_ONCE:
+        return counted(plan, [judged(plan, each) for each in (index.before(keys, frontier, columns), *tail)])
+    late = Updates.concat(tail) if tail else None
+    thinning = Thinning(plan)
+    # Rows of other keys may be equal in the columns that count: they are counted key by key only if these have the key.
+    apart = set(index.names.key) <= set(plan.columns)
+    parts: list[Updates] = []
+    for piece in keys.pieces(_KEYS_AT_ONCE):
+        if thinning.done:
+            break
+        found = [index.before(piece, frontier, columns)]
+        if late is not None:
+            found.append(late.where(piece.among(late.rows)))
+        parts += [judged(plan, each) for each in found]
+        if apart:
+            thinning.add(counted(plan, parts))
+            parts = []
+    thinned = thinning.rows()
+    return counted(plan, parts) if thinned is None else thinned
 
 
 def _explained(
-    plan: PeekPlan, known: _Known, way: Literal["nothing", "index", "log", "job"], why: str, what: Scan,
-    n_read: int = 0, index: str | None = None,
+    plan: PeekPlan, known: _Known, way: Literal["nothing", "index", "log", "job"], why: str = "",
+    what: Scan | None = None, n_read: int = 0, index: str | None = None,
 ) -> PeekExplanation:  # fmt: skip
-    return PeekExplanation(
-        way, why, known.domain, plan.at, plan.since, known.upper,
-        index, what.n_files, what.n_groups, n_read, what.n_bytes,
-    )  # fmt: skip
+    read = (0, 0, 0, 0) if what is None else (what.n_files, what.n_groups, n_read, what.n_bytes)
+    return PeekExplanation(way, why, known.domain, plan.at, plan.since, known.upper, index, *read)
 
 
 def _by_job(plan: PeekPlan, what: Scan, request: _Request) -> pa.Table:
@@ -732,9 +775,3 @@ def _by_job(plan: PeekPlan, what: Scan, request: _Request) -> pa.Table:
         )
     files = (*(path for path, _ in what.small), *(piece.path for piece in what.pieces))
     return finish(plan, request.job(replace(plan, files=files)))
-
-
-def _nothing(plan: PeekPlan) -> pa.Table:
-    """Return no rows."""
-    fields = [plan.form.payload.field(name).with_nullable(nullable=True) for name in plan.columns]
-    return Updates.contents(pa.schema(fields).empty_table()).as_table()

@@ -19,7 +19,6 @@ import pyarrow as pa
 from spark_timely.answers.batches import Batch, Course, Progress, course_of, course_resumed
 from spark_timely.answers.envelopes import row_form
 from spark_timely.answers.follow import Subscriber, follower_of
-from spark_timely.answers.timestamp import choose_time, input_of
 from spark_timely.errors import (
     DataLossError,
     InvalidUsageError,
@@ -33,6 +32,7 @@ from spark_timely.log.cut import Cut
 from spark_timely.log.log import Log
 from spark_timely.log.machine.since import may_read, needed_by_changes
 from spark_timely.log.store.storage import checked_options, normal_path
+from spark_timely.log.timestamp import choose_time, input_of
 from spark_timely.time.text import parse_duration
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from spark_timely.answers.envelopes import EnvelopeName
-    from spark_timely.answers.finishing import OrderLike
     from spark_timely.answers.follow import Follower
+    from spark_timely.answers.plan import OrderLike
     from spark_timely.time.antichain import Antichain
     from spark_timely.time.domain import FrontierLike, TimeDomain, TimeLike
 

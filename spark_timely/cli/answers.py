@@ -39,7 +39,6 @@ from spark_timely.answers.statements import (
     parse_order,
 )
 from spark_timely.answers.subscribe import Subscription, subscribe
-from spark_timely.answers.timestamp import TimestampExplanation, check_complete, explain_timestamp
 from spark_timely.cli.output import Console, Table, cell_text, count_text, plain_value
 from spark_timely.cli.parser import Run
 from spark_timely.cli.verbs import as_python, asked_log, reach, storage_options
@@ -49,6 +48,7 @@ from spark_timely.log import Log
 from spark_timely.log.log import open_log
 from spark_timely.log.store.storage import checked_options, normal_path
 from spark_timely.log.store.urls import own_options
+from spark_timely.log.timestamp import TimestampExplanation, check_complete, explain_timestamp
 from spark_timely.trace.updates import DIFF
 
 _ROWS_AT_ONCE: Final = 1000  # not all of a large answer as objects at once

@@ -119,13 +119,16 @@ class Arranged:
         forgets : bool
             Whether the log has forgotten messages: an arrangement has them still.
         """
+        if frontier.arity > 1:
+            return None, "times of several coordinates have no index"
         wanted, why = frozenset(key), "the log has no index by these keys"
-        for name in self._folders(log):
-            found = self._opened_now(log, f"{log.core.path}/_spark_timely/{name}")
+        root = f"{log.core.path}/_spark_timely"
+        for name in self._folders(root) if log.core.storage.local else ():
+            found = self._opened_now(log, f"{root}/{name}")
             if found is None or wanted != set(found.names.key):
                 continue
             names = found.names
-            if not set(columns) <= set(names.schema.names):
+            if not found.columns.issuperset(columns):
                 why = f"index {name!r} lacks columns"
             elif not names.may_tell(frontier):
                 why = f"index {name!r} has forgotten the time: found since={names.since.elements[0][0]}"
@@ -135,11 +138,8 @@ class Arranged:
                 return found, ""
         return None, why
 
-    def _folders(self, log: Log) -> tuple[str, ...]:
+    def _folders(self, root: str) -> tuple[str, ...]:
         """Return the names of the folders of a log's arrangements."""
-        if not log.core.storage.local:
-            return ()
-        root = f"{log.core.path}/_spark_timely"
         try:
             changed = os.stat(root).st_mtime_ns
             if changed != self._names[0]:

@@ -38,8 +38,7 @@ from spark_timely.log.machine.state import OPEN_STREAM, states_by_seq, stream_co
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeType
 from spark_timely.time.text import moment_text
-from spark_timely.trace.contents import contents_of
-from spark_timely.trace.updates import Updates
+from spark_timely.trace.updates import Updates, contents_of
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -128,7 +128,8 @@ class Arrangement:
         OSError
             If a run is not there, or is damaged: then its file is deleted, so that it is made once more.
         """
-        return OpenArrangement(self, tuple(mapped_run(self.folder, run, self.lineage) for run in self.runs))
+        runs = tuple(mapped_run(self.folder, run, self.lineage) for run in self.runs)
+        return OpenArrangement(self, runs, frozenset(self.schema.names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +140,15 @@ class OpenArrangement:
     ----------
     names : Arrangement
     runs : tuple of Run
+    columns : frozenset of str
+        Of the rows.
     """
 
     names: Arrangement
     runs: tuple[Run, ...]
+    columns: frozenset[str]
 
-    def before(self, keys: KeySet, frontier: Antichain, columns: Sequence[str]) -> Updates:
+    def before(self, keys: KeySet, frontier: Antichain, columns: list[str]) -> Updates:
         """Return the updates of some keys at times not beyond a frontier, with their times (invariant 3).
 
         Parameters
@@ -153,7 +157,7 @@ class OpenArrangement:
             By the columns of the key, in its order and types.
         frontier : Antichain
             For which it `may_tell`.
-        columns : sequence of str
+        columns : list of str
             Of the rows.
 
         Notes
@@ -165,8 +169,10 @@ class OpenArrangement:
             rows = self.names.schema.empty_table().select(columns)
             return Updates(rows, np.empty((0, frontier.arity), np.int64), np.empty(0, np.int64))
         every = Updates.concat(found)
-        mine = keys.among(every.rows) & ~frontier.beyond(every.times)
-        return replace(every.select(columns), hashes=None).where(mine)
+        mine = keys.among(every.rows)
+        if not self.names.upper.less_equal_frontier(frontier):  # else all that it has is before (invariant 1)
+            mine &= ~frontier.beyond(every.times)
+        return Updates(every.rows.select(columns), every.times, every.diffs).where(mine)
 
 
 def _frontier(upper: int | None) -> Antichain:

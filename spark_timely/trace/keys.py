@@ -114,6 +114,8 @@ def distinct_hashes(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     >>> distinct_hashes(np.array([7, 3, 7], np.uint64)).tolist()
     [3, 7]
     """
+    if hashes.shape[0] == 1:  # what a reader asks for one key waits for nothing else
+        return hashes
     found = np.sort(hashes)
     return found[np.concatenate([np.ones(min(found.shape[0], 1), np.bool_), found[1:] != found[:-1]])]
 
@@ -142,6 +144,12 @@ class KeySet:
     by : sequence of str
         Columns of the key; none for one key of all rows.
 
+    Attributes
+    ----------
+    by : tuple of str
+    n_rows : int
+        Of the keys, as they were given.
+
     Examples
     --------
     >>> among = KeySet(pa.table({"k": ["x", None, "x"], "j": [1, 1, 1]}), ["k", "j"])
@@ -151,38 +159,38 @@ class KeySet:
     """
 
     def __init__(self, keys: pa.Table, by: Sequence[str]) -> None:
-        self._by = list(by)
-        self._keys = keys.select(self._by)
+        self.by = tuple(by)
+        self.n_rows = keys.num_rows
+        self._keys = keys if keys.schema.names == list(self.by) else keys.select(list(self.by))
+        # The column that tells most keys apart, and its values: it passes over most rows of others, without a hash.
+        self._first: tuple[str, pa.Array] | None = None
+        for name in self.by:
+            values = _distinct(self._keys.column(name))
+            if values is not None and (self._first is None or len(values) > len(self._first[1])):
+                self._first = name, values
+        self._hashes: npt.NDArray[np.uint64] | None = None
 
-    @cached_property
+    @property
     def hashes(self) -> npt.NDArray[np.uint64]:
         """Of the keys, ascending, each once."""
-        # Arrow may forget how many rows a table without columns has.
-        return distinct_hashes(key_hashes(self._keys, self._by)) if self._by else np.zeros(1, np.uint64)
+        if self._hashes is None:
+            # Arrow may forget how many rows a table without columns has.
+            self._hashes = distinct_hashes(key_hashes(self._keys, self.by)) if self.by else np.zeros(1, np.uint64)
+        return self._hashes
 
     @cached_property
     def _whole_hashes(self) -> npt.NDArray[np.uint64]:
         found = RowHasher(self._keys.schema).hash(self._keys)
         return found[np.lexsort((found[:, 1], found[:, 0]))]
 
-    @cached_property
-    def _first(self) -> tuple[str, pa.Array] | None:
-        """The column that tells most keys apart, and its values: it passes over most rows of others, without a hash."""
-        values = {name: found for name in self._by if (found := _distinct(self._keys.column(name))) is not None}
-        return max(values.items(), key=lambda each: len(each[1]), default=None)
-
     def pieces(self, most: int) -> Iterator[KeySet]:
         """Give them in the order of their hashes, about `most` at once; keys of one hash come together."""
-        n = self._keys.num_rows
-        if n <= most:
-            yield self
-            return
-        hashes = key_hashes(self._keys, self._by)
+        hashes = key_hashes(self._keys, self.by)
         order = np.argsort(hashes, kind="stable")
         hashes, first = hashes[order], 0
-        while first < n:
-            stop = int(np.searchsorted(hashes, hashes[min(first + most, n) - 1], "right"))
-            yield KeySet(self._keys.take(pa.array(order[first:stop])), self._by)
+        while first < self.n_rows:
+            stop = int(np.searchsorted(hashes, hashes[min(first + most, self.n_rows) - 1], "right"))
+            yield KeySet(self._keys.take(pa.array(order[first:stop])), self.by)
             first = stop
 
     def among(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
@@ -193,16 +201,17 @@ class KeySet:
         Cost: one look of a column into a hash table. Rows that pass are hashed as a whole, where the key has several
         columns or one of doubles.
         """
-        near = np.ones(rows.num_rows, np.bool_)
-        if self._first is not None:
+        if self._first is None:
+            near = np.ones(rows.num_rows, np.bool_)
+        else:
             name, values = self._first
             column = rows.column(name)
-            found = pc.equal(column, values[0]) if len(values) == 1 and values[0].is_valid else pc.is_in(column, values)
+            found = pc.is_in(column, values) if len(values) > 1 or values.null_count else pc.equal(column, values[0])
             found = found.fill_null(False) if found.null_count else found  # noqa: FBT003 - as Arrow has it
             near = np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
-        if not self._by or (self._first is not None and len(self._by) == 1) or not near.any():
+        if not self.by or (self._first is not None and len(self.by) == 1) or not near.any():
             return near
-        passed = rows.select(self._by).filter(pa.array(near))
+        passed = rows.select(list(self.by)).filter(pa.array(near))
         near[near] = same_keys(RowHasher(passed.schema).hash(passed), self._whole_hashes)
         return near
 
@@ -286,4 +295,6 @@ def _distinct(column: pa.ChunkedArray) -> pa.Array | None:
         pa.types.is_integer, pa.types.is_string, pa.types.is_binary, pa.types.is_date, pa.types.is_timestamp,
         pa.types.is_boolean, pa.types.is_decimal,
     )  # fmt: skip
-    return pc.unique(column) if any(of_kind(kind) for of_kind in simple) else None
+    if not any(of_kind(kind) for of_kind in simple):
+        return None
+    return column.chunk(0) if len(column) == column.num_chunks == 1 else pc.unique(column)

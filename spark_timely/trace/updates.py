@@ -1,7 +1,9 @@
-"""Updates: rows with their times and diffs, as one value; and the one function that sums them.
+"""Updates: rows with their times and diffs, as one value; the one function that sums them, and the judge of contents.
 
 The one value in which rows of logs, of arrangements and of operators are held in memory, and the one place that sums
-them. A stream's messages are updates that each add their row once.
+them. A stream's messages are updates that each add their row once. Contents are updates at one time: every reader that
+shows them asks here (`contents_of`). In a job of Spark, where no process has all rows, the query fails by the same
+words (`refusal_words`).
 
 Invariants
 ----------
@@ -12,6 +14,8 @@ Invariants
 3. A sum that 64 bits do not hold is refused, by row and exact sum, or where more may follow (`partial`) stays as the
    updates that it is of. It is never wrapped, rounded or dropped.
 4. Nothing here modifies its arrays or tables.
+5. Contents that have a row fewer than zero times, or more often than 64 bits count, are refused whole: no reader shows
+   a part of them, or the negative count. The error names the row, and its count, however large.
 """
 
 from __future__ import annotations
@@ -24,7 +28,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.canonical.row_hash import RowHasher
-from spark_timely.errors import MultiplicityOverflowError, TimelyInternalError, shown
+from spark_timely.errors import (
+    MultiplicityOverflowError,
+    NegativeMultiplicityError,
+    TimelyError,
+    TimelyInternalError,
+    shown,
+)
 from spark_timely.time.arrays import lexsort, run_starts
 
 if TYPE_CHECKING:
@@ -35,10 +45,25 @@ if TYPE_CHECKING:
     from spark_timely.time.arrays import BoolArray, IntArray
     from spark_timely.time.domain import TimeDomain
 
-__all__ = ["DIFF", "Sums", "Updates", "exact_sums", "hash_lanes", "one_zero", "places_of", "summed_by"]
+__all__ = [
+    "DIFF",
+    "Sums",
+    "Updates",
+    "check_contents",
+    "contents_of",
+    "exact_sums",
+    "hash_lanes",
+    "one_zero",
+    "places_of",
+    "refusal_words",
+    "summed_by",
+]
 
 DIFF: Final = "_diff"
 """Column of updates: how often a row is added, or taken away where it is negative."""
+
+_NEGATIVE: Final = "verify the capture: it retracts a row that it never added"
+_OVERFLOW: Final = "correct what was captured: a row is contained at most 2^63 − 1 times"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,8 +158,9 @@ class Updates:
         return int(self.times.nbytes + self.diffs.nbytes + self.rows.nbytes + hashes)
 
     def select(self, columns: Iterable[str]) -> Updates:
-        """Return them with some columns of their rows."""
-        return replace(self, rows=self.rows.select(list(columns)))
+        """Return them with some columns of their rows; these very updates where they have no others."""
+        names = list(columns)
+        return self if names == self.rows.schema.names else replace(self, rows=self.rows.select(names))
 
     def take(self, places: npt.NDArray[np.integer]) -> Updates:
         """Return some of them, by their numbers; of those that stand beside each other nothing is copied."""
@@ -440,3 +466,109 @@ def one_zero(rows: pa.Table) -> pa.Table:
         if pa.types.is_floating(field.type):
             rows = rows.set_column(number, field, pc.add(rows.column(number), pa.scalar(0.0, field.type)))
     return rows
+
+
+def contents_of(attempt: str, updates: Updates) -> Updates:
+    """Return the rows that are there, each once, with their counts.
+
+    Parameters
+    ----------
+    attempt : str
+        For the error: what cannot be done, as in ``peek log '/log'``.
+    updates : Updates
+        All that count, whatever their times are.
+
+    Returns
+    -------
+    Updates
+        In the order of the rows' hashes: the same whatever the order of the updates was.
+
+    Raises
+    ------
+    NegativeMultiplicityError
+        If a row is there fewer than zero times.
+    MultiplicityOverflowError
+        If a row is there more often than 64 bits count.
+
+    Notes
+    -----
+    Cost: one hash and one sort of the rows.
+
+    Examples
+    --------
+    >>> held = Updates.contents(pa.table({"v": ["a", "b", "a", "a"]}), np.array([1, 1, 1, -1]))
+    >>> contents_of("peek log '/log'", held).rows.sort_by("v").to_pylist()
+    [{'v': 'a'}, {'v': 'b'}]
+    """
+    if len(updates) == 1 and updates.diffs[0] > 0:  # one key has one row as a rule
+        return Updates.contents(one_zero(updates.rows), updates.diffs)
+    try:
+        found = updates.timeless().consolidated()
+    except MultiplicityOverflowError as error:
+        count = error.diff
+        assert isinstance(count, int)
+        raise _refusal(attempt, str(error.data), count) from None
+    check_contents(attempt, found.rows, found.diffs)
+    return found
+
+
+def check_contents(attempt: str, rows: pa.Table, counts: IntArray, chosen: BoolArray | None = None) -> None:
+    """Refuse contents in which a row is there fewer than zero times.
+
+    Parameters
+    ----------
+    attempt : str
+        For the error: what cannot be done, as in ``peek log '/log'``.
+    rows : pyarrow.Table
+        Each once.
+    counts : ndarray of int64, shape (n,)
+        How often each is there.
+    chosen : ndarray of bool, shape (n,), optional
+        Which rows are contents; all unless given.
+
+    Raises
+    ------
+    NegativeMultiplicityError
+
+    Examples
+    --------
+    >>> check_contents("peek log '/log'", pa.table({"v": ["a", "b"]}), np.array([2, -1]))
+    Traceback (most recent call last):
+    ...
+    spark_timely.errors.NegativeMultiplicityError: [TIMELY_NEGATIVE_MULTIPLICITY] could not peek log '/log': found \
+row={'v': 'b'} with count=-1 — hint: ...
+    """
+    wrong = counts < 0 if chosen is None else (counts < 0) & chosen
+    if wrong.any():
+        first = int(np.flatnonzero(wrong)[0])
+        (row,) = rows.slice(first, 1).to_pylist()
+        raise _refusal(attempt, shown(row), int(counts[first]))
+
+
+def _refusal(attempt: str, row: str, count: int) -> TimelyError:
+    """Return the error for contents with a row that is there fewer than zero times, or too often.
+
+    Parameters
+    ----------
+    attempt : str
+    row : str
+        As text.
+    count : int
+        However large.
+    """
+    msg = f"could not {attempt}: found row={row} with count={count}"
+    if count < 0:
+        return NegativeMultiplicityError(msg, hint=_NEGATIVE, data=row, diff=count)
+    return MultiplicityOverflowError(msg, hint=_OVERFLOW, data=row, diff=count)
+
+
+def refusal_words(attempt: str) -> tuple[str, str, str]:
+    """Return what is before the row, before its count and after it, where a job of Spark refuses contents.
+
+    Examples
+    --------
+    >>> refusal_words("peek log '/log'")[0]
+    "[TIMELY_NEGATIVE_MULTIPLICITY] could not peek log '/log': found row="
+    """
+    begin = f"[{NegativeMultiplicityError.condition}] could not {attempt}: found row="
+    return begin, " with count=", f" — hint: {_NEGATIVE}"

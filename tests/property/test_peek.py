@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_timely.answers import finishing, kept, keys, log_peek
+from spark_timely.answers import kept, keys, log_peek
 from spark_timely.answers import peek as peeks
+from spark_timely.answers import plan as plans
 from spark_timely.answers.kept import KeptFiles
 from spark_timely.answers.peek import PeekExplanation, peek
 from spark_timely.dataflow.engine.arranged import Arrangements, Indexing
@@ -240,7 +241,7 @@ def run(seed: int, *, patch: pytest.MonkeyPatch, seen: Counter[str]) -> None:
         patch.setattr(parquet, name, rng.choice([2, 8, 1 << 20]))
     patch.setattr(log_peek, "_MOST_SMALL_BYTES", rng.choice([0, 1 << 24, 1 << 24]))
     patch.setattr(log_peek, "_MOST_AT_ONCE_BYTES", rng.choice([0, 500, 1 << 23]))
-    patch.setattr(log_peek, "_KEYS_AT_ONCE", rng.choice([1, 2, 1 << 14]))
+    patch.setattr(peeks, "_KEYS_AT_ONCE", rng.choice([1, 2, 1 << 14]))
     with tempfile.TemporaryDirectory() as folder:
         world = World(rng, folder)
         for _ in range(rng.randint(1, 8)):
@@ -272,38 +273,38 @@ def test_draws_are_answered_in_all_ways() -> None:
 
 def limit_counts_rows(patch: pytest.MonkeyPatch) -> None:
     """A limit is of rows, not of copies."""
-    true = finishing._begins
+    true = plans._begins
 
     def wrong(rows: pa.Table) -> Any:
         _, counts_ = true(rows)
         return np.arange(rows.num_rows), counts_
 
-    patch.setattr(finishing, "_begins", wrong)
+    patch.setattr(plans, "_begins", wrong)
 
 
 def thinning_without_order(patch: pytest.MonkeyPatch) -> None:
     """What is thinned is cut to any rows, though there is an order."""
-    true = finishing.Thinning.__init__
+    true = plans.Thinning.__init__
     patch.setattr(
-        log_peek.Thinning, "__init__", lambda self, plan: true(self, replace(plan, order=()) if plan.order else plan)
+        plans.Thinning, "__init__", lambda self, plan: true(self, replace(plan, order=()) if plan.order else plan)
     )
 
 
 def times_before(patch: pytest.MonkeyPatch) -> None:
     """Updates at the time itself do not count."""
-    true = log_peek.counts_at
-    patch.setattr(log_peek, "counts_at", lambda times, at, **more: true(times, tuple(t - 1 for t in at), **more))
+    true = plans.counts_at
+    patch.setattr(plans, "counts_at", lambda times, at, **more: true(times, tuple(t - 1 for t in at), **more))
 
 
 def tail_left_out(patch: pytest.MonkeyPatch) -> None:
     """What is past an index is not read."""
-    patch.setattr(peeks, "tail_of", lambda *_: ([], 0))
+    patch.setattr(peeks, "_tail", lambda *_: None)
 
 
 def tail_twice(patch: pytest.MonkeyPatch) -> None:
     """What is before an index's upper is read of the log's files too."""
-    true = log_peek.counts_at
-    patch.setattr(log_peek, "counts_at", lambda times, at, *, since=None, lower=None: true(times, at, since=since))
+    true = plans.counts_at
+    patch.setattr(plans, "counts_at", lambda times, at, *, since=None, lower=None: true(times, at, since=since))
 
 
 def index_tells_of_all_times(patch: pytest.MonkeyPatch) -> None:
@@ -357,19 +358,20 @@ def key_twice(patch: pytest.MonkeyPatch) -> None:
             return true(plan)
         return pa.concat_tables(true(replace(plan, keys=plan.keys.slice(row, 1))) for row in range(plan.keys.num_rows))
 
-    look_up, scan = log_peek.look_up, log_peek.scan
+    look_up, scan = peeks.look_up, log_peek.scan
     patch.setattr(peeks, "look_up", lambda plan, *more: each_alone(plan, lambda one: look_up(one, *more)))
     patch.setattr(peeks, "scan", lambda plan, *more: (each_alone(plan, lambda one: scan(one, *more)[0]), 0))
 
 
 def counted_before_columns(patch: pytest.MonkeyPatch) -> None:
     """Rows are counted with the columns that are read, and cut to those asked for afterwards."""
-    true = log_peek.counted_updates
+    true = plans.counted
 
     def wrong(plan: Any, parts: Sequence[Any]) -> pa.Table:
         return pa.concat_tables([true(plan, [part]) for part in parts]) if parts else true(plan, parts)
 
-    patch.setattr(log_peek, "counted_updates", wrong)
+    for module in (peeks, log_peek):
+        patch.setattr(module, "counted", wrong)
 
 
 # With the seed that finds it with the least work, which is tried first.

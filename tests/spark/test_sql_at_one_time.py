@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 import spark_timely
 from spark_timely import Log
-from spark_timely.answers.timestamp import explain_timestamp
 from spark_timely.errors import InvalidUsageError, NotBeyondError, SinceViolationError
+from spark_timely.log.timestamp import explain_timestamp
 from spark_timely.spark.answers.sql import sql
 from tests.faults.harness import long_lane
 

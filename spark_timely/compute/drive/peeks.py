@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from spark_timely.answers.finishing import row_sizes
 from spark_timely.answers.keys import keys_of
 from spark_timely.answers.peek import peek
+from spark_timely.answers.plan import row_sizes
 from spark_timely.compute.command import Peek
 from spark_timely.compute.drive.directory import details_of
 from spark_timely.compute.drive.state import State, may_pass, written
@@ -46,6 +46,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.log import MemoryLog
 from spark_timely.log.store.storage import normal_path
+from spark_timely.log.timestamp import newest_complete
 from spark_timely.threads import pool
 
 if TYPE_CHECKING:
@@ -158,13 +159,11 @@ class Peeks:
                     raise failed
         if as_of is not None:
             return domain.parse_time(as_of)
-        if upper.is_empty:
-            return tuple(kind.hi for kind in domain.types)
-        newest = upper.elements[0][0] - 1
-        if domain.arity > 1 or newest < domain.minimum[0]:
+        newest = newest_complete(domain, upper)
+        if newest is None:
             msg = f"could not peek {target!r}: found no time that is complete, upper={domain.render_frontier(upper)}"
             raise NotBeyondError(msg, hint="give as_of=… to wait for it", time=domain.minimum, frontier=upper.to_json())
-        return (newest,)
+        return newest
 
     # Answers -------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from spark_timely.answers.finishing import row_sizes
+from spark_timely.answers.plan import row_sizes
 from spark_timely.answers.subscribe import Batch, Subscription, subscribe
 from spark_timely.compute.drive.directory import details_of
 from spark_timely.compute.drive.state import FAR_POLL_S, State, may_pass, written

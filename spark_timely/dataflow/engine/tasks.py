@@ -386,7 +386,7 @@ class Lookups:
         wanted = KeySet(keys, key)
         for index in _states(before.index, lo):  # as planned; as it is now
             try:
-                held = index.opened().before(wanted, lo, columns)
+                held = index.opened().before(wanted, lo, list(columns))
                 # Each state has a tail of its own: what the log has at times that are not before its upper.
                 begin = index.upper.join(at.domain.minimum_frontier)
                 if before.tail and begin.elements:

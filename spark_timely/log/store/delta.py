@@ -632,7 +632,7 @@ class DeltaStore:
         # What it holds per file is needed no more where commits are written here.
         self._table: DeltaTable | None = None if self._links else table
         self.version = table.version()
-        self._newest_entry = entry_path(self.version)
+        self._newest_entry, self._next_entry = entry_path(self.version), entry_path(self.version + 1)
         self.generation += 1
         self._guard.forget()
         self._upkeep.forget(table.checkpoint if isinstance(table, MirroredTable) else None)
@@ -827,7 +827,7 @@ class DeltaStore:
             self.live.remove(entry.removes)
             self.live.add(added)
             self.version += 1
-            self._newest_entry = entry_path(self.version)
+            self._newest_entry, self._next_entry = self._next_entry, entry_path(self.version + 1)
             self._mark = self._read_mark()
         if checked or local:
             return checked
@@ -931,7 +931,7 @@ class DeltaStore:
         """
         if not self.storage.local:
             return False
-        if self.storage.exists(entry_path(self.version + 1)) or self._entry_mark() != self._mark:
+        if self.storage.exists(self._next_entry) or self._entry_mark() != self._mark:
             return True
         return self._may_have_gap() and self._gap_behind() is not None
 

@@ -33,7 +33,6 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from spark_timely.answers.timestamp import opened_targets
 from spark_timely.errors import (
     InvalidUsageError,
     SchemaMismatchError,
@@ -45,6 +44,7 @@ from spark_timely.log import Log
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import checked_options, normal_path
 from spark_timely.log.store.urls import identity, own_options
+from spark_timely.log.timestamp import opened_targets
 from spark_timely.predicate import parse_predicate
 from spark_timely.spark.answers.copy_folder import INCOMPLETE, Written, begin, check_empty, finish, tag_of
 from spark_timely.spark.answers.sql import at_one_time, contents_frame

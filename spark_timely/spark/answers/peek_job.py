@@ -1,7 +1,7 @@
 """Peek by one Spark job, for a peek that would read more than a process should.
 
 The plan is that of `spark_timely.answers.peek`, and so is the answer, which is bounded: the driver gets the rows that
-its caller gets, or a few more that `spark_timely.answers.finishing.finish` leaves out.
+its caller gets, or a few more that `spark_timely.answers.plan.finish` leaves out.
 
 Invariants
 ----------
@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark.errors import ArithmeticException, NumberFormatException
 from pyspark.sql import functions as F
 
-from spark_timely.answers.finishing import Thinning, row_sizes
+from spark_timely.answers.plan import Thinning, row_sizes
 from spark_timely.errors import (
     DataLossError,
     InvalidUsageError,

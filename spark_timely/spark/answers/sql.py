@@ -1,7 +1,7 @@
 """Contents of collections at one time, as DataFrames, and Spark's SQL over them.
 
 A query that is no peek, such as a join or an aggregate over several collections, is Spark's. What it reads are the
-contents of all of them at one time, which `spark_timely.answers.timestamp` chooses. So what belongs together is seen
+contents of all of them at one time, which `spark_timely.log.timestamp` chooses. So what belongs together is seen
 together: never an order at a rate that is not there yet.
 
 Invariants
@@ -29,14 +29,6 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from spark_timely.answers.timestamp import (
-    check_complete,
-    check_since,
-    choose_time,
-    domain_of,
-    input_of,
-    opened_targets,
-)
 from spark_timely.continual.body import at_time, check_columns, read_query, unknown_functions
 from spark_timely.continual.engine import source_plan
 from spark_timely.continual.plan import TaskSource
@@ -55,6 +47,14 @@ from spark_timely.log.machine.since import needed_by_contents
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import checked_options, normal_path
 from spark_timely.log.store.urls import own_options
+from spark_timely.log.timestamp import (
+    check_complete,
+    check_since,
+    choose_time,
+    domain_of,
+    input_of,
+    opened_targets,
+)
 from spark_timely.log.wait import passes, wait_for
 from spark_timely.masking import masked_logger
 from spark_timely.scanner import markers
@@ -71,7 +71,7 @@ from spark_timely.time.antichain import Antichain
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_timely.answers.timestamp import Time, TimestampExplanation
+    from spark_timely.log.timestamp import Time, TimestampExplanation
     from spark_timely.time.domain import TimeDomain, TimeLike
 
 __all__ = ["AtOneTime", "at_one_time", "contents_frame", "rows_between", "sql"]

@@ -11,7 +11,7 @@ from spark_timely.errors import InvalidUsageError, MultiplicityOverflowError, sh
 from spark_timely.log.store.storage import checked_options
 from spark_timely.log.store.urls import own_options
 from spark_timely.spark.session import stored
-from spark_timely.trace.contents import refusal_words
+from spark_timely.trace.updates import refusal_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -51,8 +51,7 @@ from spark_timely.spark.base.shipping import for_task
 from spark_timely.spark.dataflows.tasks import DRIVER_BYTES
 from spark_timely.spark.tasks.bodies import Changes, FunctionBody, fits
 from spark_timely.time.arrays import is_sorted, lexsort, unique_times
-from spark_timely.trace.contents import check_contents, contents_of
-from spark_timely.trace.updates import DIFF, Updates, hash_lanes, one_zero, summed_by
+from spark_timely.trace.updates import DIFF, Updates, check_contents, contents_of, hash_lanes, one_zero, summed_by
 from spark_timely.work import is_cancelled
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from spark_timely.answers.timestamp import numbered_by
 from spark_timely.continual.body import (
     JUDGED,
     OUTPUT,
@@ -65,6 +64,7 @@ from spark_timely.log.log import MemoryLog, open_log
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import normal_path
 from spark_timely.log.store.urls import same_place
+from spark_timely.log.timestamp import numbered_by
 from spark_timely.masking import masked_logger
 from spark_timely.spark.base.compat import built_in_functions
 from spark_timely.spark.dataflows.dataflow import Dataflow, TaskPart

@@ -11,11 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from spark_timely.answers.log_peek import counts_at
+from spark_timely.answers.plan import counts_at
 from spark_timely.errors import MultiplicityOverflowError, NegativeMultiplicityError
 from spark_timely.time.antichain import Antichain
-from spark_timely.trace.contents import contents_of
-from spark_timely.trace.updates import Updates
+from spark_timely.trace.updates import Updates, contents_of
 
 MOST = (1 << 63) - 1
 

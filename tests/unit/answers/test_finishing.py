@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.answers.finishing import Thinning, finish, order_of, row_sizes
-from spark_timely.answers.plan import PeekPlan
+from spark_timely.answers.plan import PeekPlan, Thinning, finish, order_of, row_sizes
 from spark_timely.errors import InvalidUsageError, ResultTooLargeError, SchemaMismatchError
 
 SCHEMA = pa.schema([("k", pa.int64()), ("x", pa.float64()), ("word", pa.string()), ("tags", pa.list_(pa.string()))])

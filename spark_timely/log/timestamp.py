@@ -40,7 +40,9 @@ __all__ = [
     "choose_time",
     "domain_of",
     "explain_timestamp",
+    "frontier_after",
     "input_of",
+    "newest_complete",
     "numbered_by",
     "opened_targets",
 ]
@@ -369,11 +371,45 @@ def _newest(domain: TimeDomain, inputs: Sequence[Input], upper: Antichain) -> tu
         lasts = np.array([each.last for each in inputs if each.last is not None], np.int64)
         last: Time = tuple(lasts.max(axis=0).tolist())
         return last, "the end"
+    newest = newest_complete(domain, upper)
+    if newest is not None and all(newest < each.since.elements[0] for each in inputs):
+        newest = None
+    return newest, "newest complete"
+
+
+def newest_complete(domain: TimeDomain, upper: Antichain) -> Time | None:
+    """Return the newest time that a frontier has passed; None where there is none, or none is the newest.
+
+    Examples
+    --------
+    >>> domain = TimeDomain(("long",))
+    >>> newest_complete(domain, Antichain.of(7)), newest_complete(domain, domain.minimum_frontier)
+    ((6,), None)
+    """
+    if not upper:
+        # All that there is: no time comes after the greatest of the type.
+        return tuple(kind.hi for kind in domain.types)
     if domain.arity > 1:
-        return None, "newest complete"
+        return None
     ((first,),) = upper.elements
-    least = min(each.since.elements[0][0] for each in inputs)
-    return ((first - 1,) if first > least else None), "newest complete"
+    return (first - 1,) if first > domain.minimum[0] else None
+
+
+def frontier_after(domain: TimeDomain, time: Time) -> Antichain:
+    """Return the frontier of which exactly those times are not beyond that are not later than one in any coordinate.
+
+    Examples
+    --------
+    >>> frontier_after(TimeDomain(("long",)), (6,))
+    Antichain.of(7)
+    """
+    least = domain.minimum
+    following = [
+        (*least[:place], coordinate + 1, *least[place + 1 :])
+        for place, (coordinate, kind) in enumerate(zip(time, domain.types, strict=True))
+        if coordinate < kind.hi
+    ]
+    return Antichain.of(*following) if following else Antichain.empty(domain.arity)
 
 
 def _only(domain: TimeDomain, times: Antichain, since: Antichain, upper: Antichain) -> Time:

@@ -16,9 +16,9 @@ import pytest
 
 import spark_timely
 from spark_timely import Log
-from spark_timely.answers import timestamp
-from spark_timely.answers.timestamp import Input, check_complete, choose_time, explain_timestamp, input_of
 from spark_timely.errors import InvalidUsageError, LogMissingError, NotBeyondError, SinceViolationError
+from spark_timely.log import timestamp
+from spark_timely.log.timestamp import Input, check_complete, choose_time, explain_timestamp, input_of
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.domain import TimeDomain
 from tests.faults.harness import long_lane
