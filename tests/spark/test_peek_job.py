@@ -72,7 +72,7 @@ def draws(log: Log, rng: random.Random) -> dict[str, Any]:
     """Return arguments of a peek."""
     at: Any = rng.randrange(6)
     at = {"date": dt.date(1970, 1, 1) + dt.timedelta(at), "long": at}[log.domain.types[0].value]
-    given: dict[str, Any] = {"at": (at, at) if log.domain.arity > 1 else at}
+    given: dict[str, Any] = {"as_of": (at, at) if log.domain.arity > 1 else at}
     if rng.random() < 0.4:
         given["keys"] = rng.choice([
             {"k": [1, None, 1]}, {("word", "x"): [("a", 0.0), (None, float("nan")), ("ä", 1.5)]}, {"k": []},
