@@ -181,10 +181,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.default.parallelism": "2",
             "spark.driver.memory": "2g",
             "spark.driver.extraJavaOptions": f"{QUICK} -Xmn500m",  # a session of minutes, and two JVMs for two cores
-            # Code is generated for each query anew, and pays for many rows. Jobs of `faults`, the pages, the examples
-            # and Connect have it.
+            # Code of a whole stage is made and compiled for each query anew, and pays for many rows. Jobs of `faults`,
+            # the pages, the examples and Connect have it.
             "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.codegen.cache.maxEntries": "5000",  # Spark keeps 100: what many tests need was compiled anew
             "spark.sql.ui.explainMode": "simple",  # the text of each plan, which nobody reads
             "spark.sql.session.timeZone": SESSION_ZONE,
             # Spark's own choice starts a process for each file (`chmod`): jobs of `faults` and Connect's server do.
