@@ -182,7 +182,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.driver.memory": "2g",
             "spark.driver.extraJavaOptions": f"{QUICK} -Xmn500m",  # a session of minutes, and two JVMs for two cores
             # Code of a whole stage is made and compiled for each query anew, and pays for many rows. Jobs of `faults`,
-            # the pages, the examples and Connect have it.
+            # the pages and the examples have it.
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.cache.maxEntries": "5000",  # Spark keeps 100: what many tests need was compiled anew
             "spark.sql.ui.explainMode": "simple",  # the text of each plan, which nobody reads

@@ -39,6 +39,7 @@ def connect_session() -> SparkSession:
         builder = builder.config(name, value)
     builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.ui.enabled", "false")
     builder = builder.config("spark.scheduler.mode", "FAIR")  # instances have pools then
+    builder = builder.config("spark.sql.codegen.wholeStage", "false")  # as in the fixture `spark`
     spark: SparkSession = builder.getOrCreate()
     spark_timely.register(spark)
     return spark
