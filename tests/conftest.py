@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import os
 import sys
 import time
@@ -120,6 +121,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return slow, place, _FOLDERS.index(folder) if folder in _FOLDERS else -1
 
     items.sort(key=order)  # stable: within a file the order of its text
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Take what was imported and collected out of what Python looks through for garbage: it stays to the end.
+
+    Tests that collect garbage looked through all tests each time, and so does whoever is forked.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)
