@@ -14,6 +14,7 @@ import difflib
 import gc
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from spark_timely.masking import forget_secrets
 from tests.faults.harness import QUICK
+from tests.forking import Forks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -167,6 +169,23 @@ def _nothing_to_hide() -> Iterator[None]:
     """Let no test hide in its texts what another one gave as a storage option."""
     yield
     forget_secrets()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_python(request: pytest.FixtureRequest) -> Iterator[Path | None]:
+    """Have Spark's Python processes forked of one: sessions that begin here take this as their Python."""
+    if not any(item.get_closest_marker(name) for item in request.session.items for name in ("spark", "faults")):
+        yield None
+        return
+    names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+    before = {name: os.environ[name] for name in names}
+    with tempfile.TemporaryDirectory() as folder:
+        forks = Forks(Path(folder))
+        forks.start()
+        os.environ.update(dict.fromkeys(names, str(forks.python)))
+        yield forks.python
+        os.environ.update(before)
+        forks.stop()
 
 
 @pytest.fixture

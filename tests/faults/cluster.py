@@ -17,7 +17,7 @@ from typing import Self
 
 import pyspark
 
-from tests.faults.harness import QUICK, START_DEADLINE_S, alive, descendants, wait_until
+from tests.faults.harness import QUICK, START_DEADLINE_S, STARTED, alive, descendants, wait_until
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
@@ -30,6 +30,7 @@ class _Daemon:
         self.output = folder / f"{name}.txt"
         environment = dict(os.environ)
         environment.update(
+            STARTED,
             SPARK_HOME=str(SPARK_CLASS.parents[1]),
             SPARK_DAEMON_MEMORY="256m",
             SPARK_DAEMON_JAVA_OPTS=QUICK,

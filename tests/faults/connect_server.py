@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,7 +17,7 @@ from delta import configure_spark_with_delta_pip
 from pyspark.sql import SparkSession
 
 from spark_timely.spark import session_settings
-from tests.faults.harness import QUICK, START_DEADLINE_S, alive, descendants, wait_until
+from tests.faults.harness import QUICK, START_DEADLINE_S, STARTED, alive, descendants, wait_until
 
 HOME = Path(pyspark.__file__).parent
 MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -50,7 +49,7 @@ class ConnectServer:
         }
         arguments = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
         path = os.pathsep.join(filter(None, [own["spark.executorEnv.PYTHONPATH"], os.environ.get("PYTHONPATH")]))
-        variables = {**os.environ, "SPARK_HOME": str(HOME), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path}
+        variables = {**os.environ, **STARTED, "SPARK_HOME": str(HOME), "PYTHONPATH": path}
         with self._output.open("w") as out:
             self._process = subprocess.Popen(
                 [str(HOME / "bin" / "spark-submit"), "--class", MAIN, "--master", "local[2]", *arguments,

@@ -25,6 +25,8 @@ JOBS = Path(__file__).parent / "jobs"
 # With this compiler alone the JVM has 48 MB for compiled code. Sessions of minutes fill them: code is then thrown out
 # and compiled again.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+# Variables of a job whose Python processes Spark starts as a user's, in place of having them forked (`tests.forking`).
+STARTED = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
 START_DEADLINE_S = 180.0
 END_DEADLINE_S = 300.0
 
@@ -72,13 +74,16 @@ def wait_until(
 
 
 def descendants(root: int) -> list[int]:
-    """Return the ids of the processes below `root`, children before their own children."""
+    """Return the ids of the processes below `root`, children before their own children.
+
+    What is forked in place of a process (`tests.forking`) is below that one: its name says so.
+    """
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError, IndexError, ValueError):
-                stat = (entry / "stat").read_text()
-                parent = int(stat.rpartition(")")[2].split()[1])
+                name, _, stat = (entry / "stat").read_text().partition("(")[2].rpartition(")")
+                parent = int(name.removeprefix("for ")) if name.startswith("for ") else int(stat.split()[1])
                 parents.setdefault(parent, []).append(int(entry.name))
     found, queue = [], [root]
     while queue:
@@ -108,7 +113,8 @@ class Job:
     folder : Path
         Where its output goes, one file per start.
     environment : mapping of str to str, optional
-        Variables that it has besides, or in place of others; an empty one is none.
+        Variables that it has besides, or in place of others; an empty one is none. With `STARTED` Spark's Python
+        processes are as a user's; else they are forked.
     """
 
     def __init__(
@@ -121,8 +127,6 @@ class Job:
         spec_file.write_text(json.dumps(spec))
         variables = dict(os.environ)
         variables.update(
-            PYSPARK_PYTHON=sys.executable,
-            PYSPARK_DRIVER_PYTHON=sys.executable,
             SPARK_LOCAL_DIRS=str(folder / "spark-local"),
             SPARK_LOCAL_IP="127.0.0.1",
             JAVA_TOOL_OPTIONS=quick_java(),

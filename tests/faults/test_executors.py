@@ -28,7 +28,7 @@ from deltalake import DeltaTable
 
 import spark_timely
 from tests.faults.cluster import Cluster, executors_below
-from tests.faults.harness import END_DEADLINE_S, Job, long_lane, seed_of_run, tell, wait_until
+from tests.faults.harness import END_DEADLINE_S, STARTED, Job, long_lane, seed_of_run, tell, wait_until
 from tests.oracles.canonical_model import digest
 from tests.oracles.capture_model import CaptureModel
 
@@ -115,7 +115,7 @@ class Run:
     def go(self, executors: Callable[[Job], list[int]], rng: random.Random) -> None:
         """Run the application, and kill the executors that wait for it; in the long lane others too."""
         spec = {"master": self.master, "conf": self.conf, "queries": self.queries}
-        job = Job("executor_job.py", spec, self.folder / "runs")
+        job = Job("executor_job.py", spec, self.folder / "runs", STARTED)
         try:
             blows = [blow for query in self.queries for blow in query["blows"]]
             markers = [Path(blow["marker"]) for blow in blows]

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import spark_timely
-from tests.faults.harness import Job, delete_last_commit, long_lane, numbers, seed_of_run, tell, wait_until
+from tests.faults.harness import STARTED, Job, delete_last_commit, long_lane, numbers, seed_of_run, tell, wait_until
 from tests.faults.jobs import capture_job
 from tests.oracles.capture_model import CaptureModel
 
@@ -98,7 +98,7 @@ class Story:
 
     def _job(self, kill: dict[str, object] | None) -> Job:
         marker = self.folder / f"struck-{self.n_kills:03d}"
-        return Job("capture_job.py", {**self.spec, "kill": kill, "marker": str(marker)}, self.folder / "runs")
+        return Job("capture_job.py", {**self.spec, "kill": kill, "marker": str(marker)}, self.folder / "runs", STARTED)
 
     def finished(self) -> bool:
         """Say whether the last run ended by itself."""

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import spark_timely as st
-from tests.faults.harness import Job
+from tests.faults.harness import STARTED, Job
 from tests.faults.jobs import shipping_job
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(3600)]
@@ -123,7 +123,7 @@ def run(folder: Path, environment_of_driver: Mapping[str, str] = MappingProxyTyp
     answer = folder / "answer.json"
     conf = {"spark.executorEnv.PYTHONPATH": "", **spec.pop("conf", {})}
     given = {"folder": str(folder / "data"), "connect": False, "artifacts": [], "answer": str(answer), **spec}
-    variables = {"PYSPARK_PYTHON": str(python), "PYTHONPATH": "", **environment_of_driver}
+    variables = {**STARTED, "PYSPARK_PYTHON": str(python), "PYTHONPATH": "", **environment_of_driver}
     job = Job("shipping_job.py", {**given, "conf": conf}, folder / "runs", variables)
     try:
         job.finish(DEADLINE_S)

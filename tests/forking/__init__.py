@@ -5,7 +5,9 @@ most of what such a process does is to import pyspark and this library: 0.7 s of
 the suite. `Forks` starts one process that has imported them, and `Forks.python` is a program that behaves as this
 interpreter does: called as Spark does (``-m MODULE``), it has that process fork, and stands for what was forked: its
 files, folder and variables are handed over, its signals passed on, its end followed both ways. All else it does by
-replacing itself with the interpreter. Jobs of `tests/faults` have nothing of this: what they kill is what a user has.
+replacing itself with the interpreter. Where processes are killed the group of one that is forked, and its place below
+others, are as they would be; some jobs of `tests/faults` have nothing of this all the same
+(`tests.faults.harness.STARTED`).
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ def _ask(address: str, words: list[str]) -> _socket.socket | None:
         connection.connect(address)
     except OSError:
         return None
+    if words[1] == "pyspark.daemon":
+        os.setpgid(0, 0)  # as it does itself: it outlives what ends the group of its JVM, until it notices
     request = marshal.dumps((words, os.getcwd(), dict(os.environ)))
     files = b"".join(fd.to_bytes(4, sys.byteorder) for fd in range(3))
     connection.sendmsg([len(request).to_bytes(4, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])

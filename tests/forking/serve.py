@@ -12,6 +12,7 @@ import runpy
 import select
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -41,9 +42,9 @@ _NEEDED = (
     "pyspark.sql.worker.write_into_data_source",
     "pyspark.worker",
     "spark_timely.datasource.source",
-    "spark_timely.spark.continual",
-    "spark_timely.spark.dataflow",
-    "spark_timely.spark.replay",
+    "spark_timely.spark.tasks.continual",
+    "spark_timely.spark.dataflows.dataflow",
+    "spark_timely.spark.replay.replay",
 )
 Request = tuple[list[str], str, dict[str, str], list[int]]
 
@@ -91,8 +92,11 @@ def serve(address: str) -> Request:
                     continue
                 child = os.fork()
                 if child == 0:
-                    os.setpgid(0, 0)  # Spark's daemons end all of their group
+                    os.setpgid(0, 0)
+                    _name_after(connection)
                     return request
+                with contextlib.suppress(OSError):  # it may have done so itself, and more
+                    os.setpgid(child, child)
                 for each in request[3]:
                     os.close(each)
                 process = os.pidfd_open(child)
@@ -116,11 +120,19 @@ def serve(address: str) -> Request:
                     signals = connections[fd].recv(16)
                 except OSError:
                     signals = b""
-                for number in signals or [signal.SIGKILL]:  # who stood for it was killed
+                for number in signals:
                     os.kill(standing[fd], number)
-                if not signals:
+                if not signals:  # who stood for it was killed, and with it what it forked itself
+                    os.killpg(standing[fd], signal.SIGKILL)
                     poll.unregister(fd)
                     del standing[fd], connections[fd]
+
+
+def _name_after(connection: socket.socket) -> None:
+    """Let this process be found by who stands for it: `tests.faults.harness.descendants` reads the name."""
+    pid, _, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    with open("/proc/self/comm", "w", encoding="ascii") as name:
+        name.write(f"for {pid}")
 
 
 def become(request: Request) -> NoReturn:

@@ -62,9 +62,7 @@ class ConnectJobs:
     def run(self, name: str, folder: Path, *, deadline_s: float = JOB_DEADLINE_S) -> dict[str, Any]:
         """Run a job with a folder of its own; return what it found, fail with its traceback."""
         if self._job is None or self._job.ended():
-            spec: dict[str, object] = {"folder": str(self.folder), "first": self._n_orders}
-            pythons = {name: os.environ[name] for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
-            self._job = Job(str(Path(__file__)), spec, self.folder, pythons)
+            self._job = Job(str(Path(__file__)), {"folder": str(self.folder), "first": self._n_orders}, self.folder)
         job, answer_file = self._job, self.folder / f"{self._n_orders}.answer.json"
         self._order({"job": name, "folder": str(folder)})
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.harness import alive, wait_until
+from tests.faults.harness import alive, descendants, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -74,6 +74,7 @@ def test_program_ends_with_who_stands_for_it(start: Start, tmp_path: Path, how: 
     wait_until((tmp_path / "pid").exists, deadline_s=60, what="the start of the program")
     program = int((tmp_path / "pid").read_text())
     assert program != process.pid
+    assert descendants(process.pid) == [program]
     process.send_signal(how)
     process.communicate(timeout=60)
     assert process.returncode == -how
