@@ -73,7 +73,6 @@ LONGEST_FILES = (
     "spark/test_dataflow.py",
     "spark/test_source.py",
     "stores/test_faults.py",
-    "spark/test_short_examples.py",
     "spark/test_handover.py",
     "spark/test_seen.py",
     "spark/test_demo.py",

@@ -8,6 +8,7 @@ and what other packages of the environment offer cannot be imported.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -34,6 +35,7 @@ _COLUMNS = re.compile(r"[ \t]+$", re.MULTILINE)
 # Run between two pages of one process. A query or an instance that a page leaves running ends with its session.
 _CLEAN = """
 import shutil
+import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 session = SparkSession.getActiveSession()
@@ -42,6 +44,8 @@ if session is not None:
 for each in Path().iterdir():
     if each.name != ".page.py":
         shutil.rmtree(each) if each.is_dir() else each.unlink()
+for name in {}:
+    del sys.modules[name]
 globals().clear()
 globals()["__name__"] = "__main__"
 """
@@ -158,23 +162,29 @@ def run(
         env=_environment(python),
         capture_output=True,
         encoding="utf-8",
-        timeout=500,
+        timeout=1000,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-5000:]
     return [_tidy(printed) for printed in ended.stdout.split(f"{_MARK}\n")[:-1]]
 
 
-def run_in_turn(pages: dict[str, list[Step]], folder: Path, *, without: list[str]) -> dict[str, list[str]]:
+def run_in_turn(pages: dict[str, tuple[list[Step], list[str]]], folder: Path) -> dict[str, list[str]]:
     """Run the steps of named pages one page after the other, in one process and so on one JVM; return what each prints.
 
-    Each page finds an empty folder, no names and no Spark session. Most of what a page of its own takes is the start of
-    a JVM and what that does for the first time.
+    Each page finds an empty folder, no names and no Spark session, and can import what is not among the modules beside
+    its steps: a page none of those that the page before it can. Settings of the first one's session are the JVM's. Most
+    of what a page of its own takes is the start of a JVM and what that does for the first time.
     """
-    between = Step(_CLEAN, "", (0, 0), has_place=True)
-    whole = [(f"{name} {n}", step) for name, parts in pages.items() for n, step in enumerate([*parts, between])]
-    printed = iter(run([step for _, step in whole], folder, without=without, labels=[label for label, _ in whole]))
-    found = {name: [next(printed) for _ in (*parts, between)] for name, parts in pages.items()}
+    whole: list[tuple[str, Step]] = []
+    for (name, (parts, without)), (_, later) in itertools.pairwise([*pages.items(), ("", ([], []))]):
+        assert set(later) <= set(without), name
+        clean = _CLEAN.replace("{}", repr(sorted(set(without) - set(later))))
+        between = Step(clean, "", (0, 0), has_place=True)
+        whole += [(f"{name} {n}", step) for n, step in enumerate([*parts, between])]
+    _, first = next(iter(pages.values()))
+    printed = iter(run([step for _, step in whole], folder, without=first, labels=[label for label, _ in whole]))
+    found = {name: [next(printed) for _ in (*parts, None)] for name, (parts, _) in pages.items()}
     assert not any(texts.pop() for texts in found.values()), "what stops a session prints nothing"
     return found
 

@@ -1,9 +1,11 @@
-"""The code of the documentation runs as it stands there, and does what the text around it says."""
+"""The code of the documentation runs as it stands there, and does what the text around it says; so do the examples."""
 
 from __future__ import annotations
 
+import ast
 import datetime as dt
 import re
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,19 +16,21 @@ import pytest
 import spark_timely
 from spark_timely.cli import main
 from tests.modules import ROOT
-from tests.pages import blocks, not_installed, run, run_in_turn, steps
+from tests.pages import Step, blocks, not_installed, run, run_in_turn, steps
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+pytestmark = pytest.mark.timeout(1200)
 
 
 def hour(number: int) -> dt.datetime:
     return dt.datetime(2013, 6, 12, tzinfo=dt.UTC) + dt.timedelta(hours=number)
 
 
-# Read from top to bottom, as somebody does who is new here. These have settings or packages of their own, and so a
-# process of their own.
-ALONE = ["README.md", "docs/tutorial/flights.md", "docs/how-to/answers.md"]
+# Read from top to bottom, as somebody does who is new here. This one's session is of a JVM with other JARs.
+ALONE = ["docs/how-to/answers.md"]
 TOGETHER = [
     "docs/tutorial/latest.md",
     "docs/tutorial/first-log.md",
@@ -34,7 +38,10 @@ TOGETHER = [
     "docs/how-to/continual-tasks.md",
     "docs/how-to/upserts.md",
     "docs/how-to/instance.md",
+    "README.md",
+    "docs/tutorial/flights.md",  # has one package more
 ]
+EXAMPLES = sorted((ROOT / "examples" / "short").glob("*.py"))
 
 
 def text_of(page: str) -> str:
@@ -43,10 +50,18 @@ def text_of(page: str) -> str:
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """Run the pages that install the same; return what their steps print, by page."""
-    (without,) = {tuple(not_installed(text_of(page))) for page in TOGETHER}
-    parts = {page: steps(text_of(page)) for page in TOGETHER}
-    return run_in_turn(parts, tmp_path_factory.mktemp("pages"), without=list(without))
+    """Run the pages, and the examples after them on one session; return what their steps print, by page."""
+    parts = {page: (steps(text_of(page)), not_installed(text_of(page))) for page in TOGETHER}
+    empty = "import runpy, shutil; from pathlib import Path\n" + textwrap.dedent(
+        """
+        for each in Path().iterdir():
+            if not each.name.startswith("."):
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
+        """
+    )
+    codes = [f"{empty}\nrunpy.run_path({str(file)!r}, run_name='__main__')\n" for file in EXAMPLES]
+    parts["examples"] = [Step(code, "", (0, 0), has_place=True) for code in codes], []
+    return run_in_turn(parts, tmp_path_factory.mktemp("pages"))
 
 
 @pytest.mark.spark
@@ -59,6 +74,22 @@ def test_page_prints_what_it_shows(page: str, tmp_path: Path, request: pytest.Fi
     else:
         found = request.getfixturevalue("printed")[page]
     assert found == [part.printed for part in parts], f"python -m tests.pages {page} rewrites what the page shows"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_example_prints_what_it_says(file: Path, printed: dict[str, list[str]]) -> None:
+    source = file.read_text(encoding="utf-8")
+    shown = (ast.get_docstring(ast.parse(source)) or "").partition("Prints::\n")[2]
+    assert shown
+    assert printed["examples"][EXAMPLES.index(file)].strip() == textwrap.dedent(shown).strip()
+    assert len(source.splitlines()) <= 45
+
+
+def test_every_short_example_is_listed() -> None:
+    listed = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+    assert len(EXAMPLES) >= 12
+    assert all(f"(short/{file.name})" in listed for file in EXAMPLES)
 
 
 @pytest.mark.spark
