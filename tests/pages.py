@@ -23,7 +23,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.faults.harness import quick_java
+from tests.faults.harness import STARTED, quick_java
 from tests.modules import ROOT
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -177,7 +177,7 @@ def run_in_turn(pages: dict[str, tuple[list[Step], list[str]]], folder: Path) ->
     of what a page of its own takes is the start of a JVM and what that does for the first time.
     """
     whole: list[tuple[str, Step]] = []
-    for (name, (parts, without)), (_, later) in itertools.pairwise([*pages.items(), ("", ([], []))]):
+    for (name, (parts, without)), (_, (_, later)) in itertools.pairwise([*pages.items(), ("", ([], []))]):
         assert set(later) <= set(without), name
         clean = _CLEAN.replace("{}", repr(sorted(set(without) - set(later))))
         between = Step(clean, "", (0, 0), has_place=True)
@@ -201,7 +201,7 @@ def _program(command: str) -> str:
 
 def _environment(python: Path | None) -> dict[str, str]:
     """Return the variables of a page's process: with another Python, those of a shell in which that one is chosen."""
-    found = {**os.environ, "JAVA_TOOL_OPTIONS": quick_java()}
+    found = {**os.environ, **STARTED, "JAVA_TOOL_OPTIONS": quick_java()}
     if python is not None:
         found = {name: value for name, value in found.items() if not name.startswith(("PYTHON", "PYSPARK", "VIRTUAL"))}
         found["PATH"] = f"{python.parent}{os.pathsep}{found['PATH']}"

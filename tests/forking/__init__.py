@@ -6,8 +6,12 @@ the suite. `Forks` starts one process that has imported them, and `Forks.python`
 interpreter does: called as Spark does (``-m MODULE``), it has that process fork, and stands for what was forked: its
 files, folder and variables are handed over, its signals passed on, its end followed both ways. All else it does by
 replacing itself with the interpreter. Where processes are killed the group of one that is forked, and its place below
-others, are as they would be; some jobs of `tests/faults` have nothing of this all the same
-(`tests.faults.harness.STARTED`).
+others, are as they would be.
+
+A process that is forked has imported what a new one may fail to import. So the first process of each module that Spark
+starts, Connect's too, is started as a user's; a test that runs alone has those of its own. All are started in the pages
+of the documentation and the examples, which come to every place where a classic session starts Python, and in jobs of
+`tests/faults` that kill them or run on executors (`tests.faults.harness.STARTED`).
 """
 
 from __future__ import annotations

@@ -37,10 +37,12 @@ def start(forked_python: Path | None, tmp_path: Path) -> Start:
     assert forked_python is not None
     wait_until(forked_python.with_name("s").exists, deadline_s=60, what="the start of the process that is forked")
 
-    def run(code: str, *, forked: bool = True, said: str = "") -> subprocess.Popen[str]:
-        (tmp_path / "program.py").write_text(code)
+    forked_python.with_name("s-program-a b").touch()  # not the first of its place
+
+    def run(code: str, *, forked: bool = True, said: str = "", name: str = "program") -> subprocess.Popen[str]:
+        (tmp_path / f"{name}.py").write_text(code)
         return subprocess.Popen(
-            [forked_python if forked else sys.executable, "-m", "program", "a b", ""],
+            [forked_python if forked else sys.executable, "-m", name, "a b", ""],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -66,6 +68,13 @@ def test_program_says_and_ends_as_with_the_interpreter(start: Start, end: str, c
         assert ("loaded already" in error) == forked
     assert done[0] == done[1]
     assert done[0][0] == code
+
+
+def test_first_program_of_each_name_is_started(start: Start) -> None:
+    done = [start(TELLS.format(end=""), said="what is asked", name=name) for name in ("one", "one", "other", "other")]
+    errors = [process.communicate("given\n", timeout=60)[1] for process in done]
+    assert sorted("loaded already" in error for error in errors) == [False, False, True, True]
+    assert ("loaded already" in errors[0]) != ("loaded already" in errors[1])
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
