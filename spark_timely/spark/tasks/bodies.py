@@ -329,7 +329,7 @@ def _times_sql(source: SourcePlan, raw: str) -> str:
     summed = summed_sql(source, raw, [name, *source.schema.names])
     number = {"timestamp": f"unix_micros({name})", "date": f"unix_date({name})"}.get(kind.value, name)
     changed = f"{DIFF} > 0" if source.shown == "inserts" else f"{DIFF} < 0"
-    return f"SELECT DISTINCT CAST({number} AS BIGINT) AS at FROM ({summed}) WHERE {DIFF} {changed} 0"
+    return f"SELECT DISTINCT CAST({number} AS BIGINT) AS at FROM ({summed}) WHERE {changed}"
 
 
 class SparkBodies:
