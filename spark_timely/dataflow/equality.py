@@ -2,7 +2,8 @@
 
 Equal operators of a dataflow are one node of its graph. So what they compute is computed once, and what they remember
 is kept once. Expressions are compared by all that they say, functions as objects: two functions with one name may do
-different things, and so may two `functools.partial` of one function.
+different things, and so may two `functools.partial` of one function. A field that follows from the others and from the
+inputs (`compare=False`) is not compared.
 
 Invariants
 ----------
@@ -84,5 +85,5 @@ def _key(value: object) -> Hashable:
     if isinstance(value, tuple | list):
         return tuple, tuple(_key(each) for each in value)
     if is_dataclass(value) and not isinstance(value, type):
-        return type(value), tuple(_key(getattr(value, each.name)) for each in fields(value))
+        return type(value), tuple(_key(getattr(value, each.name)) for each in fields(value) if each.compare)
     return _Object(value)

@@ -51,8 +51,8 @@ class Filter(Operator):
 
     where: str | pc.Expression = field(metadata=part(Text()))
     text: str = ""
-    condition: pc.Expression = None
-    columns: Names = ()
+    condition: pc.Expression = field(default=None, compare=False)  # follows from the others, and from the input
+    columns: Names = field(default=(), compare=False)
 
     method = op = "filter"
 
@@ -127,7 +127,7 @@ class Select(Operator):
     """
 
     columns: tuple[tuple[str, str | pc.Expression], ...] = field(metadata=part(Columns()))
-    used: Names = ()
+    used: Names = field(default=(), compare=False)
 
     method = op = "select"
 
