@@ -228,6 +228,7 @@ class TimelyError(Exception):
     sqlstate: ClassVar[str] = "58000"
 
     _values: tuple[str, ...] = ()
+    _hint: ClassVar[str | None] = None
 
     def __init_subclass__(cls) -> None:
         """Name the condition, and list the values that the class declares, its families' first."""
@@ -251,6 +252,7 @@ class TimelyError(Exception):
         message = masked(message)
         super().__init__(message)
         self.message = message
+        hint = self._hint if hint is None else hint
         self.hint = None if hint is None else masked(hint)
         self.context: dict[str, object] = {name: masked_value(value) for name, value in (context or {}).items()}
         self.context.update({name: masked_value(value) for name, value in values.items() if value is not None})
@@ -311,19 +313,7 @@ class TimelyInternalError(TimelyError):
     """
 
     sqlstate = "XX000"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        hint: str | None = None,
-        context: Mapping[str, object] | None = None,
-    ) -> None:
-        super().__init__(
-            message,
-            hint=hint or "report this bug of spark-timely, with this message",
-            context=context,
-        )
+    _hint = "report this bug of spark-timely, with this message"
 
 
 class InvalidUsageError(TimelyError, ValueError):

@@ -230,23 +230,18 @@ class _Signals:
                 signal.signal(number, handler)
 
 
+# Of the options, those that `subscribe` takes as they are.
+_TIMES: Final = ("as_of", "as_of_at_least", "up_to")
+_SUBSCRIBED: Final = ("forgotten", "progress", "envelope", "name", "expiry", "resume_from", "max_bytes")
+
+
 def _subscribe(options: argparse.Namespace, console: Console) -> bool:
     storage = storage_options(options)
     reach(options.log, storage)
-    asked: dict[str, Any] = {
-        "as_of": options.as_of,
-        "as_of_at_least": options.as_of_at_least,
-        "up_to": options.up_to,
+    asked: dict[str, Any] = {name: getattr(options, name) for name in (*_TIMES, *_SUBSCRIBED)} | {
         "snapshot": not options.no_snapshot,
-        "forgotten": options.forgotten,
-        "progress": options.progress,
-        "envelope": options.envelope,
         "key": None if options.key is None else names_of(options.key),
         "order_by": None if options.order_by is None else parse_order(options.order_by),
-        "name": options.name,
-        "expiry": options.expiry,
-        "resume_from": options.resume_from,
-        "max_bytes": options.max_bytes,
         "poll_s": None if options.poll is None else options.poll.seconds,
     }
     timeout_s = math.inf if options.timeout is None else options.timeout.seconds
@@ -355,7 +350,7 @@ def _statement(options: argparse.Namespace) -> Statement:
     statement = parse(options.text, names=names, naming=_NAMING)
     source = statement.source if isinstance(statement, CopyStatement) else statement
     if isinstance(source, PeekStatement) and source.qualifier is not None:
-        columns = {name.lower() for name in _opened(source, options).schema.names}
+        columns = {name.lower() for name in _opened(source.target, options).schema.names}
         if source.qualifier.lower() in columns:
             return parse(options.text, names=names, naming=_NAMING, peeks=False)
     return statement
@@ -391,8 +386,9 @@ def _storage_of(path: str, options: argparse.Namespace) -> dict[str, str] | None
     return own_options(place, checked_options(storage_options(options), place)) or None
 
 
-def _opened(statement: PeekStatement | SubscribeStatement, options: argparse.Namespace) -> Log:
-    path = str(statement.target)
+def _opened(path: object, options: argparse.Namespace) -> Log:
+    """Open one of the logs that were named."""
+    path = str(path)
     storage = _storage_of(path, options)
     reach(path, storage)
     return open_log(path, storage_options=storage)
@@ -402,7 +398,7 @@ def _sql_peek(
     statement: PeekStatement, times: Mapping[str, Any], options: argparse.Namespace, console: Console
 ) -> tuple[list[str], Iterator[dict[str, object]]]:
     """Answer a peek: as SQL has rows, each as often as it is there."""
-    log = _opened(statement, options)
+    log = _opened(statement.target, options)
     asked = statement.arguments(log.schema.names)
     most, limit = options.max_rows, asked["limit"]
     # Without a time that was asked for, as Spark's SQL chooses it.
@@ -497,7 +493,7 @@ def _sql_subscribe(statement: SubscribeStatement, options: argparse.Namespace, c
         if value and value != "json":
             msg = f"could not read the command line: found {name} with SUBSCRIBE"
             raise InvalidOptionError(msg, hint="leave it out: what changes is printed as JSON, a line for each row")
-    log = _opened(statement, options)
+    log = _opened(statement.target, options)
     asked = statement.arguments(log.schema.names) | _times(statement, options) | {"forgotten": options.forgotten}
     return _follow(log.path, _storage_of(log.path, options), asked, console)
 
@@ -532,7 +528,7 @@ def _sql_copy(
     if statement.max_file_bytes is not None:
         settings["max_file_bytes"] = statement.max_file_bytes
     if isinstance(source, PeekStatement) and not (source.order_by or source.offset or source.limit is not None):
-        asked = source.arguments(_opened(source, options).schema.names)
+        asked = source.arguments(_opened(source.target, options).schema.names)
         settings |= {"where": asked["where"], "select": asked["select"]}
         return _copied(str(source.target), statement.folder, times, settings, options, console)
     frame, _ = _frame(source.query, times, options)
@@ -577,10 +573,7 @@ def _copied(
         timeout_s=options.timeout.seconds,
         storage_options=storage_options(options),
     )
-    if console.json_mode:
-        console.answer({"rows": n_rows, "folder": folder})
-    else:
-        console.line(f"{count_text(n_rows, 'row')} copied to {folder}")
+    console.say({"rows": n_rows, "folder": folder}, [f"{count_text(n_rows, 'row')} copied to {folder}"])
     return True
 
 
@@ -588,17 +581,9 @@ def _copied(
 
 
 def _explain_timestamp(options: argparse.Namespace, console: Console) -> bool:
-    logs = []
-    for path in options.logs:
-        storage = _storage_of(path, options)
-        reach(path, storage)
-        logs.append(open_log(path, storage_options=storage))
+    logs = [_opened(path, options) for path in options.logs]
     found = explain_timestamp(logs, as_of=options.as_of, as_of_at_least=options.as_of_at_least)
-    if console.json_mode:
-        console.answer(found.to_dict())
-    else:
-        for line in str(found).splitlines():
-            console.line(line)
+    console.say(found.to_dict(), str(found).splitlines())
     return True
 
 

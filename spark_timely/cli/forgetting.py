@@ -7,9 +7,9 @@ import dataclasses
 import datetime as dt
 from collections.abc import Mapping, Sequence
 
-from spark_timely.cli.output import Console, count_text, printable, size_text
+from spark_timely.cli.output import Console, count_text, size_text
 from spark_timely.cli.parser import Run
-from spark_timely.cli.verbs import ask, asked_log, frontier_text, keep_text, moment, seconds, since_json
+from spark_timely.cli.verbs import ask, asked_log, dry_run_lines, frontier_text, keep_text, moment, seconds, since_json
 from spark_timely.errors import InvalidOptionError
 from spark_timely.log import Log
 from spark_timely.log.compaction import ForgettingReport
@@ -38,28 +38,20 @@ def _forget(options: argparse.Namespace, console: Console) -> bool:
     forgotten = None if options.dry_run else log.compact(logical=True).forgotten
     vacuum = log.vacuum(dry_run=options.dry_run) if options.purge else None
     reached = wanted.less_equal_frontier(since)
-    if console.json_mode:
-        console.answer(
-            {
-                "asked": log.domain.frontier_to_json(wanted),
-                "before": log.domain.frontier_to_json(before),
-                **since_json(log),
-                "since": log.domain.frontier_to_json(since),
-                "reached": reached,
-                **_forgotten_facts(log, since, forgotten),
-                "vacuum": None if vacuum is None else _vacuum_facts(vacuum),
-                "dry_run": options.dry_run,
-            }
-        )
-        return reached
-    console.line(_move(log, before, since))
-    for line in [*_forgotten_lines(log, since, forgotten), *([] if reached else _holders(log, wanted))]:
-        console.line(line)
-    if vacuum is not None:
-        for line in [*_vacuum_lines(vacuum), _gone(vacuum, forgotten)]:
-            console.line(line)
-    if options.dry_run:
-        console.line("dry run: nothing was changed")
+    facts = {
+        "asked": log.domain.frontier_to_json(wanted),
+        "before": log.domain.frontier_to_json(before),
+        **since_json(log),
+        "since": log.domain.frontier_to_json(since),
+        "reached": reached,
+        **_forgotten_facts(log, since, forgotten),
+        "vacuum": None if vacuum is None else _vacuum_facts(vacuum),
+        "dry_run": options.dry_run,
+    }
+    lines = [_move(log, before, since), *_forgotten_lines(log, since, forgotten)]
+    lines += [] if reached else _holders(log, wanted)
+    lines += [] if vacuum is None else [*_vacuum_lines(vacuum), _gone(vacuum, forgotten)]
+    console.say(facts, [*lines, *dry_run_lines(options)])
     return reached
 
 
@@ -118,17 +110,10 @@ def _gone(vacuum: VacuumReport, done: ForgettingReport | None) -> str:
 def _retain(options: argparse.Namespace, console: Console) -> bool:
     log = asked_log(options)
     retainer = log.retain(options.consumer, options.frontier, owner=options.owner, expiry=options.expiry)
-    if console.json_mode:
-        console.answer(since_json(log))
-    elif retainer is None:
-        console.line(f"{options.consumer}: released")
-    else:
-        console.line(
-            printable(
-                f"{options.consumer}: needs {frontier_text(log.domain, retainer.needed)}, until"
-                f" {seconds(retainer.expires)}"
-            )
-        )
+    line = "released"
+    if retainer is not None:
+        line = f"needs {frontier_text(log.domain, retainer.needed)}, until {seconds(retainer.expires)}"
+    console.say(since_json(log), [f"{options.consumer}: {line}"])
     return True
 
 
@@ -173,12 +158,8 @@ def _release(options: argparse.Namespace, console: Console) -> bool:
         if found:
             ask("release a consumer of", options, [line])
         log.release(options.consumer)
-    if console.json_mode:
-        console.answer({**since_json(log), "consumer": options.consumer, "bytes": freed, "dry_run": options.dry_run})
-        return True
-    console.line(line)
-    if options.dry_run:
-        console.line("dry run: nothing was changed")
+    facts = {**since_json(log), "consumer": options.consumer, "bytes": freed, "dry_run": options.dry_run}
+    console.say(facts, [line, *dry_run_lines(options)])
     return True
 
 
@@ -189,13 +170,7 @@ def _vacuum(options: argparse.Namespace, console: Console) -> bool:
     log = asked_log(options)
     age = None if options.older_than is None else dt.timedelta(seconds=options.older_than.seconds)
     report = log.vacuum(older_than=age, unknown=options.unknown, dry_run=options.dry_run)
-    if console.json_mode:
-        console.answer(_vacuum_facts(report))
-        return True
-    for line in _vacuum_lines(report):
-        console.line(line)
-    if options.dry_run:
-        console.line("dry run: nothing was changed")
+    console.say(_vacuum_facts(report), [*_vacuum_lines(report), *dry_run_lines(options)])
     return True
 
 

@@ -110,10 +110,7 @@ def _run(options: argparse.Namespace, console: Console) -> bool:
             storage_options=storage_options(options),
             new_session=lambda: spark_of(options),
         )
-        if console.json_mode:
-            console.answer({"running": options.directory})
-        else:
-            console.line(f"instance {options.directory} runs; press Ctrl-C to end it")
+        console.say({"running": options.directory}, [f"instance {options.directory} runs; press Ctrl-C to end it"])
         console.flush()
         while not ended.wait(0.2):
             if instance.error is not None:
@@ -150,16 +147,9 @@ def _ask(verb: str, arguments: Mapping[str, object], options: argparse.Namespace
         warnings = Requests(directory).ask(verb, arguments, timeout_s=options.timeout.seconds)
     except WaitTimeoutError:
         done = False  # it stays, and is no failure: it is done when a process runs the instance
-    if console.json_mode:
-        console.answer({"done" if done else "asked": verb, **arguments} | ({"warnings": warnings} if warnings else {}))
-    elif done:
-        console.line(f"{verb}: done")
-    else:
-        console.line(
-            f"{verb}: asked, not done yet: the process that runs the instance does it (spark-timely instance DIR run)"
-        )
-    for warning in [] if console.json_mode else warnings:
-        console.line(f"warning: {warning}")
+    facts = {"done" if done else "asked": verb, **arguments} | ({"warnings": warnings} if warnings else {})
+    later = "asked, not done yet: the process that runs the instance does it (spark-timely instance DIR run)"
+    console.say(facts, [f"{verb}: {'done' if done else later}", *(f"warning: {warning}" for warning in warnings)])
     return done
 
 
@@ -256,11 +246,7 @@ def _why(options: argparse.Namespace, console: Console) -> bool:
     with _following(options) as instance:
         instance.settle()
         text = instance.why(_id(options))
-    if console.json_mode:
-        console.answer({"why": text.splitlines()})
-    else:
-        for line in text.splitlines():
-            console.line(line)
+    console.say({"why": text.splitlines()}, text.splitlines())
     return True
 
 

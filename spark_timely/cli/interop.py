@@ -11,10 +11,11 @@ import shlex
 import threading
 import time as clock
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
-from spark_timely.cli.output import Console, count_text, printable, size_text
+from spark_timely.cli.output import Console, count_text, size_text
 from spark_timely.cli.parser import Run
 from spark_timely.cli.verbs import asked_log, frontier_facts, frontier_text, reach, storage_options
 from spark_timely.errors import (
@@ -77,21 +78,12 @@ def _import(
         producers = {capture: stack.enter_context(Producers(address)) for capture, address in addresses.items()}
         bar = stack.enter_context(console.progress("import", total, unit="B"))
         tasks: dict[str, StreamImport] = {}
+        more: dict[str, Any]
         for capture, stream in named:
-            if capture in addresses:
-                tasks[capture] = StreamImport(
-                    target.source(own=True),
-                    stream,
-                    types,
-                    name=capture,
-                    unstamped=options.unstamped,
-                    max_delay_s=1.0,
-                )
-            else:
-                name = os.path.basename(capture)
-                tasks[capture] = StreamImport(
-                    target.source(), stream, types, name=name, unstamped=options.unstamped, report=bar.update
-                )
+            far = capture in addresses
+            name, more = (capture, {"max_delay_s": 1.0}) if far else (os.path.basename(capture), {"report": bar.update})
+            log = target.source(own=far)
+            tasks[capture] = StreamImport(log, stream, types, name=name, unstamped=options.unstamped, **more)
         found = _settle(tasks, files, json_lines=json_lines, follow=options.wait is not None)
         for file in files:
             if not tasks[file].position:
@@ -221,14 +213,14 @@ def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Tar
     task.open()
     log, frontier = target.log, task.frontier
     assert log is not None
-    if console.json_mode:
-        facts = {"messages": events, "added": task.added, "pending": task.pending, "unfinished": unfinished}
-        console.answer(facts | frontier_facts(log.domain, frontier))
-        return True
+    facts = {"messages": events, "added": task.added, "pending": task.pending, "unfinished": unfinished}
     pending = f", {count_text(task.pending, 'update')} not complete yet" if task.pending else ""
     pending += f"; {count_text(unfinished, 'byte')} of a message that is not whole yet" if unfinished else ""
-    console.line(f"{count_text(events, 'message')}: {count_text(task.added, 'update')} added{pending}")
-    console.line(f"frontier of the stream: {frontier_text(log.domain, frontier)}")
+    texts = [
+        f"{count_text(events, 'message')}: {count_text(task.added, 'update')} added{pending}",
+        f"frontier of the stream: {frontier_text(log.domain, frontier)}",
+    ]
+    console.say(facts | frontier_facts(log.domain, frontier), texts)
     return True
 
 
@@ -442,12 +434,8 @@ def _types(options: argparse.Namespace, console: Console) -> bool:
     timely = options.timely or default_types(log, Selection.parse(columns, casts)).timely or VERSIONS[0]
     chosen = chosen_types(log, types, Selection.parse(columns, casts))
     program = rust_types(log, types=types, columns=columns, casts=casts, timely=timely)
-    if console.json_mode:
-        facts = {"time": type_text(chosen.time), "record": type_text(chosen.record), "timely": timely, "rust": program}
-        console.answer(facts)
-        return True
-    for line in program.splitlines():
-        console.line(line)
+    facts = {"time": type_text(chosen.time), "record": type_text(chosen.record), "timely": timely, "rust": program}
+    console.say(facts, program.splitlines())
     return True
 
 
@@ -463,51 +451,27 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
     if form == "cdcv2" and options.stream is not None:
         msg = "could not read the command line: found --stream with --format cdcv2"
         raise InvalidOptionError(msg, hint="leave --stream out: a collection is what all its streams add up to")
+    asked: dict[str, Any] = {"types": types, "columns": columns, "casts": casts}
+    asked |= {"files": options.files, "up_to": options.up_to, "name": options.name}
     with console.progress("export", total, unit="row") as bar:
+        asked["report"] = bar.update
         if form == "cdcv2":
-            written = export_collection(
-                log,
-                options.folder,
-                files=options.files,
-                types=types,
-                columns=columns,
-                casts=casts,
-                up_to=options.up_to,
-                name=options.name,
-                report=bar.update,
-            )
+            written = export_collection(log, options.folder, **asked)
         else:
-            written = export_log(
-                log,
-                options.folder,
-                files=options.files,
-                types=types,
-                columns=columns,
-                casts=casts,
-                timely=options.timely,
-                stream=options.stream,
-                up_to=options.up_to,
-                name=options.name,
-                json_lines=form == "jsonl",
-                report=bar.update,
-            )
+            asked |= {"timely": options.timely, "stream": options.stream, "json_lines": form == "jsonl"}
+            written = export_log(log, options.folder, **asked)
     return _print_written(written, console)
 
 
 def _print_written(written: list[Exported], console: Console) -> bool:
-    if console.json_mode:
-        console.answer([dataclasses.asdict(each) for each in written])
-        return True
-    for each in written:
-        console.line(
-            printable(
-                f"{each.path}: {count_text(each.events, 'event')} with {count_text(each.records, 'record')},"
-                f" {size_text(each.size_bytes)}"
-            )
-        )
+    lines = [
+        f"{each.path}: {count_text(each.events, 'event')} with {count_text(each.records, 'record')},"
+        f" {size_text(each.size_bytes)}"
+        for each in written
+    ]
     first = written[0]
     words = ["--time", first.time, "--record", first.record, *first.options]
-    console.line(f"types: {shlex.join(words)}")
+    console.say([dataclasses.asdict(each) for each in written], [*lines, f"types: {shlex.join(words)}"])
     return True
 
 

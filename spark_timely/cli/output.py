@@ -129,6 +129,14 @@ class Console:
         """Write one JSON document on one line; without secrets, unless it is what a log holds."""
         self.write(to_json(value if as_is else masked_value(plain_value(value))) + "\n")
 
+    def say(self, facts: object, lines: Iterable[str]) -> None:
+        """Write the answer of a verb: facts with ``--json``, else lines of text."""
+        if self.json_mode:
+            self.answer(facts)
+            return
+        for line in lines:
+            self.line(line)
+
     def columns(self) -> int | None:
         """Return how many columns a terminal has, by `COLUMNS` or as it says itself; None for any other output."""
         if not self.out.isatty():

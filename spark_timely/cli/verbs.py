@@ -599,11 +599,9 @@ def frontier(options: argparse.Namespace, console: Console) -> bool:
         answer = not found.less_equal(domain.parse_time(options.passed))
     elif options.complete:
         answer = found.is_empty
-    if console.json_mode:
-        asked = options.passed is not None or options.complete
-        console.answer(frontier_facts(domain, found) | ({"answer": answer} if asked else {}))
-    else:
-        console.line(frontier_text(domain, found))
+    asked = options.passed is not None or options.complete
+    facts = frontier_facts(domain, found) | ({"answer": answer} if asked else {})
+    console.say(facts, [frontier_text(domain, found)])
     return answer
 
 
@@ -689,11 +687,11 @@ def _advance(options: argparse.Namespace, console: Console) -> bool:
     planned = [log.advance(options.stream, options.frontier, reason=options.reason, dry_run=True)]
     left = _frontier_after(log, planned)
     if options.dry_run:
-        _print_moves(log.domain, planned, left, console, dry_run=True)
+        _print_moves(log.domain, planned, left, options, console)
         return True
     ask("advance", options, _moves(log.domain, planned, left))
     after = log.advance(options.stream, options.frontier, reason=options.reason)
-    _print_moves(log.domain, [after], log.frontier(), console)
+    _print_moves(log.domain, [after], log.frontier(), options, console)
     return True
 
 
@@ -704,12 +702,12 @@ def _close(options: argparse.Namespace, console: Console) -> bool:
     left = nothing if options.stream is None else _frontier_after(log, planned)
     given_up = log.core.unclaimed if options.stream is None else 0
     if options.dry_run:
-        _print_moves(log.domain, planned, left, console, given_up=given_up, dry_run=True)
+        _print_moves(log.domain, planned, left, options, console, given_up=given_up)
         return True
     if planned or given_up:
         ask("close", options, _moves(log.domain, planned, left, given_up))
     closed = log.close(options.stream, reason=options.reason)
-    _print_moves(log.domain, closed, log.frontier(), console, given_up=given_up)
+    _print_moves(log.domain, closed, log.frontier(), options, console, given_up=given_up)
     return True
 
 
@@ -748,32 +746,31 @@ def _moves(domain: TimeDomain, after: Sequence[StreamState], frontier: Antichain
     return [*(lines or ["nothing to do"]), f"frontier of the log: {frontier_text(domain, frontier)}"]
 
 
+def dry_run_lines(options: argparse.Namespace) -> list[str]:
+    """Return what is said behind the answer to a verb that was only tried."""
+    return ["dry run: nothing was changed"] if options.dry_run else []
+
+
 def _print_moves(
     domain: TimeDomain,
     after: Sequence[StreamState],
     frontier: Antichain,
+    options: argparse.Namespace,
     console: Console,
     *,
     given_up: int = 0,
-    dry_run: bool = False,
 ) -> None:
     """Answer which streams moved or would move, and where that leaves the log."""
-    if console.json_mode:
-        moves = [
-            {
-                "stream": state.stream,
-                "from": domain.frontier_to_json(state.before.frontier),
-                "to": domain.frontier_to_json(state.frontier),
-            }
-            for state in after
-        ]
-        facts = {"moved": moves, **frontier_facts(domain, frontier)}
-        console.answer({**facts, "dry_run": True} if dry_run else facts)
-        return
-    for line in _moves(domain, after, frontier, given_up):
-        console.line(line)
-    if dry_run:
-        console.line("dry run: nothing was changed")
+    moves = [
+        {
+            "stream": state.stream,
+            "from": domain.frontier_to_json(state.before.frontier),
+            "to": domain.frontier_to_json(state.frontier),
+        }
+        for state in after
+    ]
+    facts = {"moved": moves, **frontier_facts(domain, frontier)} | ({"dry_run": True} if options.dry_run else {})
+    console.say(facts, [*_moves(domain, after, frontier, given_up), *dry_run_lines(options)])
 
 
 def _compact(options: argparse.Namespace, console: Console) -> bool:
@@ -781,17 +778,14 @@ def _compact(options: argparse.Namespace, console: Console) -> bool:
     size = TARGET_FILE_BYTES if options.target_file_size is None else options.target_file_size
     report = log.compact(target_file_size=size)
     problems = log.core.upkeep_problems()
-    if console.json_mode:
-        console.answer(dataclasses.asdict(report) | {"warnings": problems})
-        return True
-    console.line(
+    lines = [
         f"{count_text(report.files_before, 'file')} \N{RIGHTWARDS ARROW} {count_text(report.files_after, 'file')},"
         f" {size_text(report.bytes_rewritten)} rewritten in {count_text(report.merges, 'commit')}"
-    )
+    ]
     if report.lost:
-        console.line(f"{count_text(report.lost, 'merge')} left to another writer, who rewrote the same files")
-    for problem in problems:
-        console.line(f"warning: {printable(problem)}")
+        lines.append(f"{count_text(report.lost, 'merge')} left to another writer, who rewrote the same files")
+    lines += [f"warning: {problem}" for problem in problems]
+    console.say(dataclasses.asdict(report) | {"warnings": problems}, lines)
     return True
 
 
@@ -827,20 +821,17 @@ def _repair(options: argparse.Namespace, console: Console) -> bool:
 
 def _accept(options: argparse.Namespace, console: Console) -> bool:
     report = asked_log(options).accept_change(options.accept)
-    if console.json_mode:
-        console.answer(dataclasses.asdict(report))
-        return True
-    for change in report.changes:
-        console.line(f"accepted: {printable(change)}")
+    lines = [f"accepted: {change}" for change in report.changes]
     if report.put_back:
-        console.line(f"{count_text(len(report.put_back), 'file')} of progress put back")
+        lines.append(f"{count_text(len(report.put_back), 'file')} of progress put back")
     if report.commits:
-        console.line(
+        lines.append(
             f"{count_text(report.commits, 'commit')} with other messages: {report.more} more, {report.less} less,"
             f" {count_text(report.other, 'commit')} with as many"
         )
     if report.accepted:
-        console.line(f"readers from before are refused until they say acceptChange={report.token}, or begin again")
+        lines.append(f"readers from before are refused until they say acceptChange={report.token}, or begin again")
+    console.say(dataclasses.asdict(report), lines)
     return True
 
 
@@ -857,21 +848,14 @@ def _wait(
     poll_s = max(options.poll.seconds, 0.001)
     answer = wait_for(logs, reached, timeout_s=options.timeout.seconds, poll_s=poll_s, now=now, pause=pause)
     waited = now() - begun
-    if console.json_mode:
-        found = [
-            {
-                "log": log.path,
-                **frontier_facts(log.domain, log.frontier()),
-                "reached": reached(log.frontier()),
-            }
-            for log in logs
-        ]
-        console.answer({"reached": answer, "waited_seconds": round(waited, 3), "logs": found})
-        return answer
+    found, lines = [], []
     for log in logs:
+        frontier, there = log.frontier(), reached(log.frontier())
+        found.append({"log": log.path, **frontier_facts(log.domain, frontier), "reached": there})
         before = f"{log.path}: " if len(logs) > 1 else ""
-        after = "" if reached(log.frontier()) else f", not reached in {options.timeout.text}"
-        console.line(f"{before}{frontier_text(log.domain, log.frontier())}{after}")
+        after = "" if there else f", not reached in {options.timeout.text}"
+        lines.append(f"{before}{frontier_text(log.domain, frontier)}{after}")
+    console.say({"reached": answer, "waited_seconds": round(waited, 3), "logs": found}, lines)
     return answer
 
 

@@ -290,8 +290,22 @@ class CreateTimely:
         _check_text("the owner of a session", self.owner)
 
 
+class _EqualByText:
+    """What is equal if it says the same: to Python, 1 and true are equal."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the texts are equal."""
+        return text_of(self) == text_of(other) if type(other) is type(self) else NotImplemented  # type: ignore[arg-type]
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with `==`."""
+        return hash(text_of(self))  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class CreateInstance:
+class CreateInstance(_EqualByText):
     """Create the instance. The second command of a session; there is no second one.
 
     Attributes
@@ -319,14 +333,6 @@ class CreateInstance:
         object.__setattr__(self, "introspection", MappingProxyType(dict(self.introspection)))
         object.__setattr__(self, "configuration", _checked_configuration(self.configuration))
 
-    def __eq__(self, other: object) -> bool:
-        """Return whether both say the same: to Python, 1 and true are equal."""
-        return text_of(self) == text_of(other) if isinstance(other, CreateInstance) else NotImplemented
-
-    def __hash__(self) -> int:
-        """Return a hash that agrees with `==`."""
-        return hash(text_of(self))
-
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle as the values: views of mappings cannot be pickled."""
         return CreateInstance, (dict(self.introspection), dict(self.configuration), self.domain)
@@ -343,7 +349,7 @@ class AllowWrites:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UpdateConfiguration:
+class UpdateConfiguration(_EqualByText):
     """Change values of the configuration. Those not named stay as they are.
 
     Attributes
@@ -358,14 +364,6 @@ class UpdateConfiguration:
     def __post_init__(self) -> None:
         """Check what was given, and keep a copy."""
         object.__setattr__(self, "values", _checked_configuration(self.values))
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether both say the same: to Python, 1 and true are equal."""
-        return text_of(self) == text_of(other) if isinstance(other, UpdateConfiguration) else NotImplemented
-
-    def __hash__(self) -> int:
-        """Return a hash that agrees with `==`."""
-        return hash(text_of(self))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle as the values: views of mappings cannot be pickled."""

@@ -609,7 +609,10 @@ class _Vec(Layout):
         end = np.full(places.n, body.array.shape[0], np.int64)  # they were found to lie within their blocks
         inner, bounds, after = starts_of(self.item, body, places.at + 8, counts, end)
         values, _ = self.item.read(body, inner)
-        return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), values, type=self.arrow), Places.of(after)
+        return self._collected(pa.array(bounds, pa.int32()), values), Places.of(after)
+
+    def _collected(self, bounds: pa.Array, items: pa.Array) -> pa.Array:
+        return pa.ListArray.from_arrays(bounds, items, type=self.arrow)
 
     def sizes(self, values: pa.Array) -> Offsets:
         offsets, items = _flat(whole(values))
@@ -631,13 +634,8 @@ class _Vec(Layout):
 class _Map(_Vec):
     """The number of pairs, then these: as a vec of pairs."""
 
-    def read(self, body: Body, places: Places) -> tuple[pa.Array, Places]:
-        counts = body.take(U64, places).astype(np.int64)
-        end = np.full(places.n, body.array.shape[0], np.int64)
-        inner, bounds, after = starts_of(self.item, body, places.at + 8, counts, end)
-        pairs, _ = self.item.read(body, inner)
-        found = pa.MapArray.from_arrays(pa.array(bounds, pa.int32()), pairs.field(0), pairs.field(1), type=self.arrow)
-        return found, Places.of(after)
+    def _collected(self, bounds: pa.Array, items: pa.Array) -> pa.Array:
+        return pa.MapArray.from_arrays(bounds, items.field(0), items.field(1), type=self.arrow)
 
 
 def _flat(values: pa.Array) -> tuple[Offsets, pa.Array]:
