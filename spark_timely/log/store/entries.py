@@ -25,8 +25,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from spark_timely.log.files.format import METADATA_KEY
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -34,6 +32,8 @@ if TYPE_CHECKING:
     from spark_timely.log.store.storage import Beside, Storage, TableStorage
 
 
+# Of `spark_timely.log.files.format`, which loads pyarrow; a test compares.
+METADATA_KEY: Final = "timely.log"
 # How many actions an entry of ours has: tells one that was cut at the end of a line.
 _COUNT = "timelyActions"
 _COUNTED = re.compile(rb'"timelyActions":(\d+)')

@@ -17,11 +17,10 @@ import re
 import sys
 from typing import Final
 
-from spark_timely.log.store.entries import ELSEWHERE, Entry, check_whole, parse_entry
+from spark_timely.log.store.entries import ELSEWHERE, METADATA_KEY, Entry, check_whole, parse_entry
 
 # Of `spark_timely.log.files.format`, which loads pyarrow; a test compares.
 FORMAT_VERSIONS: Final = (2, 3, 4)
-METADATA_KEY: Final = "timely.log"
 
 # What the log of a table consists of where nothing is odd; else somebody else writes to it, or died in between.
 _ENTRY = re.compile(r"(\d{20})\.(?:json|crc|checkpoint\.parquet)|_last_checkpoint")
