@@ -31,6 +31,7 @@ import pyarrow.parquet as pq
 
 from spark_timely.datasource.partitions import ReplayLayout, Split, split_from
 from spark_timely.errors import DataLossError, InvalidUsageError, SchemaMismatchError
+from spark_timely.log.files.footer import Footer
 from spark_timely.log.files.parquet import expect_columns
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import checked_options
@@ -46,8 +47,7 @@ if TYPE_CHECKING:
     from spark_timely.log.store.storage import Storage
     from spark_timely.time.arrays import BoolArray, IntArray
     from spark_timely.time.domain import TimeDomain
-
-    MayHave = Callable[[pq.ParquetFile, range], BoolArray]
+    from spark_timely.trace.keys import KeySet
 
 
 BATCH_ROWS: Final = 100_000
@@ -66,7 +66,7 @@ def read_split(
     storage: Storage | None = None,
     batch_rows: int = BATCH_ROWS,
     pause: Callable[[float], None] = clock.sleep,
-    may_have: MayHave | None = None,
+    keys: KeySet | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Give out the rows of one split.
 
@@ -81,8 +81,8 @@ def read_split(
         About how many rows per record batch.
     pause : callable
         Waits the given seconds between attempts to open a file that is missing.
-    may_have : callable, optional
-        Says of row groups whether they may have rows that are wanted: others are not read.
+    keys : KeySet, optional
+        Row groups that surely have none of them are not read; rows of others may come all the same.
 
     Yields
     ------
@@ -101,7 +101,7 @@ def read_split(
     Cost: only row groups are decoded whose bounds reach into the range, only columns that are needed.
     Row groups that lie in it as a whole are passed on without looking at their rows.
     """
-    files = _Files(split, layout, storage or open_storage(split.root), pause, may_have)
+    files = _Files(split, layout, storage or open_storage(split.root), pause, keys)
     if split.commits is not None:
         yield from _in_order(files, split, layout, batch_rows)
         return
@@ -265,10 +265,10 @@ class _Files:
         layout: ReplayLayout,
         storage: Storage,
         pause: Callable[[float], None],
-        may_have: MayHave | None = None,
+        keys: KeySet | None = None,
     ) -> None:
         self.split = split
-        self.may_have = may_have
+        self.keys = keys
         self.layout = layout
         self.storage = storage
         self.pause = pause
@@ -372,8 +372,8 @@ class _Files:
                 whole &= lexicographically_below(maxima, last)
         if self.split.streams is not None:
             whole[:] = False
-        if self.may_have is not None and wanted.any():
-            wanted &= self.may_have(file, groups)
+        if self.keys is not None and wanted.any():
+            wanted &= Footer(file.metadata, file.schema_arrow).may_have(self.keys)[groups.start : groups.stop]
         runs: list[tuple[list[int], bool]] = []
         for place in np.flatnonzero(wanted).tolist():
             group, all_rows = groups[place], bool(whole[place])

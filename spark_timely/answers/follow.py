@@ -31,7 +31,6 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.answers.batches import Interval, Progress
-from spark_timely.answers.kept import Footer
 from spark_timely.answers.named import Holder, Positions
 from spark_timely.answers.plan import row_sizes
 from spark_timely.errors import (
@@ -45,6 +44,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.acceptance import describe_others
 from spark_timely.log.cut import Cut, entry_of
+from spark_timely.log.files.footer import Footer
 from spark_timely.log.files.parquet import open_parquet, read_file, side_by_side
 from spark_timely.log.log import Log, MemoryLog, open_log
 from spark_timely.log.machine.since import may_read

@@ -13,28 +13,26 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_timely.log.files.footer import Footer
 from spark_timely.log.files.format import in_schema
 from spark_timely.log.files.parquet import BROKEN, corrupt, expect_columns, open_parquet
-from spark_timely.time.arrays import IntArray
 from spark_timely.trace.keys import KeySet, key_hashes
 from spark_timely.trace.updates import DIFF, Updates, places_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
     from spark_timely.answers.plan import PeekPlan
     from spark_timely.log.store.storage import Storage
     from spark_timely.time.arrays import BoolArray
 
-__all__ = ["Footer", "KeptFiles", "Pieces", "kept_files"]
+__all__ = ["KeptFiles", "Pieces", "kept_files"]
 
 BUDGET_BYTES: Final = 64 << 20
 """Of decoded files, and of those sorted by keys, each."""
@@ -44,123 +42,6 @@ SMALL_BYTES: Final = 1 << 20
 
 _MOST_FOOTERS: Final = 4096
 _MOST_SORTED: Final = 32
-
-
-class Footer:
-    """The footer of a Parquet file, as arrays with one element for each row group.
-
-    Parameters
-    ----------
-    metadata : pyarrow.parquet.FileMetaData
-    schema : pyarrow.Schema
-        Of the file.
-
-    Attributes
-    ----------
-    n_groups : int
-    """
-
-    def __init__(self, metadata: pq.FileMetaData, schema: pa.Schema) -> None:
-        self.metadata, self.schema = metadata, schema
-        self.n_groups = metadata.num_row_groups
-        self._places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
-        self._bounds: dict[str, tuple[Any, Any, BoolArray, BoolArray] | None] = {}
-        self._sizes: dict[frozenset[str], IntArray] = {}
-
-    def bounds(self, column: str) -> tuple[Any, Any, BoolArray, BoolArray] | None:
-        """Return what a column has in each row group, as far as the footer tells.
-
-        Returns
-        -------
-        lows, highs : ndarray of int64 or object (bytes), shape (g,)
-            Integers in the units of the column, texts as bytes. None for the whole where nothing is known: of other
-            types.
-        known : ndarray of bool, shape (g,)
-            Where the two are known, and where the group has values at all: of others they mean nothing.
-        nulls : ndarray of bool, shape (g,)
-            Whether there may be nulls.
-        """
-        if column not in self._bounds:
-            self._bounds[column] = self._read_bounds(column)
-        return self._bounds[column]
-
-    def _read_bounds(self, column: str) -> tuple[Any, Any, BoolArray, BoolArray] | None:
-        place = self._places.get(column)
-        if place is None:
-            return None
-        kind = self.schema.field(column).type
-        whole = pa.types.is_signed_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
-        if pa.types.is_timestamp(kind) and kind.unit != "us":
-            return None
-        if not whole and not pa.types.is_string(kind):
-            return None
-        lows: list[object] = []
-        highs: list[object] = []
-        known = np.zeros(self.n_groups, np.bool_)
-        nulls = np.ones(self.n_groups, np.bool_)
-        for group in range(self.n_groups):  # once per file
-            found = self.metadata.row_group(group).column(place).statistics
-            bounded = found is not None and found.has_min_max
-            low, high = (found.min_raw, found.max_raw) if bounded and whole else (0, 0)
-            if bounded and not whole:
-                low, high = (_bytes(each) for each in (found.min_raw, found.max_raw))
-            elif not whole:
-                low = high = b""
-            lows.append(low)
-            highs.append(high)
-            known[group] = bounded
-            nulls[group] = found is None or not found.has_null_count or found.null_count > 0
-        if whole:
-            return np.array(lows, np.int64), np.array(highs, np.int64), known, nulls
-        return _objects(lows), _objects(highs), known, nulls
-
-    def constant(self, column: str, groups: Sequence[int]) -> tuple[int] | None:
-        """Return the one number that a column has in all rows of some row groups, if the footer tells that.
-
-        Examples
-        --------
-        >>> sink = pa.BufferOutputStream()
-        >>> pq.write_table(pa.table({"a": [5, 5], "b": [5, 6]}), sink)
-        >>> file = pq.ParquetFile(sink.getvalue())
-        >>> footer = Footer(file.metadata, file.schema_arrow)
-        >>> footer.constant("a", [0]), footer.constant("b", [0])
-        ((5,), None)
-        """
-        bounds = self.bounds(column)
-        if bounds is None or pa.types.is_string(self.schema.field(column).type):
-            return None
-        lows, highs, known, nulls = bounds
-        mine = list(groups)
-        if not mine or not known[mine].all() or nulls[mine].any():
-            return None
-        low = int(lows[mine[0]])
-        return (low,) if (lows[mine] == low).all() and (highs[mine] == low).all() else None
-
-    def has_dictionary(self, column: str, groups: Sequence[int]) -> bool:
-        """Return whether a column of texts has a dictionary in all of some row groups."""
-        place = self._places.get(column)
-        if place is None or not pa.types.is_string(self.schema.field(column).type):
-            return False
-        return all(self.metadata.row_group(group).column(place).has_dictionary_page for group in groups)
-
-    def sizes(self, columns: frozenset[str]) -> IntArray:
-        """Return the bytes that some columns take in each row group, compressed."""
-        if columns not in self._sizes:
-            places = [place for path, place in self._places.items() if path.partition(".")[0] in columns]
-            groups = [self.metadata.row_group(group) for group in range(self.n_groups)]
-            sizes = [sum(group.column(place).total_compressed_size for place in places) for group in groups]
-            self._sizes[columns] = np.array(sizes, np.int64).reshape(self.n_groups)
-        return self._sizes[columns]
-
-
-def _bytes(value: object) -> bytes:
-    return value if isinstance(value, bytes) else str(value).encode()
-
-
-def _objects(values: Sequence[object]) -> npt.NDArray[np.object_]:
-    found = np.empty(len(values), dtype=object)
-    found[:] = values
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_timely.answers.kept import Pieces
 from spark_timely.answers.plan import counted, counting, judged
@@ -27,8 +26,9 @@ from spark_timely.trace.updates import Updates
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from spark_timely.answers.kept import Footer, KeptFiles
+    from spark_timely.answers.kept import KeptFiles
     from spark_timely.answers.plan import PeekPlan
+    from spark_timely.log.files.footer import Footer
     from spark_timely.log.files.index import FileIndex
     from spark_timely.time.arrays import BoolArray, IntArray
 
@@ -148,32 +148,9 @@ def _groups(plan: PeekPlan, footer: Footer, lower: int | None) -> BoolArray:
             if lower is not None:
                 inside &= highs >= lower
             may &= ~known | inside
-    if plan.keys is None:
-        return may
-    for field in plan.keys.schema:
-        bounds = footer.bounds(field.name)
-        if bounds is None:
-            continue
-        lows, highs, known, nulls = bounds
-        column = plan.keys.column(field.name)
-        has_null = column.null_count > 0
-        values = _comparable(column)
-        first, stop = np.searchsorted(values, lows, "left"), np.searchsorted(values, highs, "right")
-        # A group without bounds may hold anything.
-        may &= ~known | (first < stop) | (nulls & has_null)
+    if plan.keys is not None:
+        may &= footer.may_have(KeySet(plan.keys, plan.keys.schema.names))
     return may
-
-
-def _comparable(column: pa.ChunkedArray) -> np.ndarray:
-    """Return the values of a key's column, sorted, as footers have them: integers, or texts as bytes; without null."""
-    column = pc.drop_null(column)
-    if pa.types.is_string(column.type):
-        values = np.empty(len(column), dtype=object)
-        values[:] = column.cast(pa.binary()).to_pylist()
-        return np.sort(values)
-    if pa.types.is_date32(column.type):
-        column = column.cast(pa.int32())
-    return np.sort(np.asarray(column.cast(pa.int64()).to_numpy(), np.int64))
 
 
 def scan(plan: PeekPlan, what: Scan, kept: KeptFiles) -> tuple[pa.Table, int]:

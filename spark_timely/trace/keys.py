@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -26,11 +26,11 @@ from spark_timely.canonical.row_hash import RowHasher
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import pyarrow.parquet as pq
 
 __all__ = ["EVERY_KEY", "KeyRange", "KeySet", "are_among", "distinct_hashes", "key_hashes", "same_keys"]
 
 _LAST: Final = (1 << 64) - 1
+_MOST_TEXTS: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +169,7 @@ class KeySet:
             if values is not None and (self._first is None or len(values) > len(self._first[1])):
                 self._first = name, values
         self._hashes: npt.NDArray[np.uint64] | None = None
+        self._ordered: dict[str, npt.NDArray[Any]] = {}
 
     @property
     def hashes(self) -> npt.NDArray[np.uint64]:
@@ -220,29 +221,22 @@ class KeySet:
         mine = self.among(pa.Table.from_batches([rows]))
         return rows if mine.all() else rows.filter(pa.array(mine))
 
-    def may_be_in(self, file: pq.ParquetFile, groups: range) -> npt.NDArray[np.bool_]:
-        """Return which row groups of a file may have any of these keys, as far as their statistics say.
+    def has_null(self, name: str) -> bool:
+        """Return whether a column of the keys has a null."""
+        return bool(self._keys.column(name).null_count)
 
-        Notes
-        -----
-        Cost: a look into the footer. Of integers, dates and timestamps; of others all may.
+    def ordered(self, name: str, kind: pa.DataType) -> npt.NDArray[Any] | None:
+        """Return the values of a column in their order, as bounds have them: integers, or texts as bytes; without null.
+
+        None of a column of another type than is asked for, and of so many texts that to order them costs more than it
+        spares.
         """
-        may = np.ones(len(groups), np.bool_)
-        name, values = self._first or ("", pa.nulls(0))
-        if not _is_ordered(values.type):
-            return may
-        metadata = file.metadata
-        place = next((i for i in range(metadata.num_columns) if metadata.schema.column(i).path == name), None)
-        if place is None or file.schema_arrow.field(name).type != values.type:
-            return may
-        known = np.sort(_as_integers(values.drop_null()))
-        for number, group in enumerate(groups):
-            found = metadata.row_group(group).column(place).statistics
-            if found is None or not found.has_min_max or (values.null_count and found.null_count != 0):
-                continue
-            low, high = np.searchsorted(known, found.min_raw, "left"), np.searchsorted(known, found.max_raw, "right")
-            may[number] = low < high
-        return may
+        column = self._keys.column(name)
+        if column.type != kind or (pa.types.is_string(kind) and len(column) > _MOST_TEXTS):
+            return None
+        if name not in self._ordered:
+            self._ordered[name] = _ordered(pc.drop_null(column))
+        return self._ordered[name]
 
 
 def same_keys(hashes: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
@@ -278,14 +272,14 @@ def same_keys(hashes: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) ->
         places = np.where(left, places + 1, wanted.shape[0])
 
 
-def _is_ordered(kind: pa.DataType) -> bool:
-    """Return whether the statistics of a column are integers in the order of its values."""
-    return pa.types.is_signed_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
-
-
-def _as_integers(values: pa.Array) -> npt.NDArray[np.int64]:
-    whole = values.cast(pa.int32()) if pa.types.is_date32(values.type) else values
-    return np.asarray(whole.cast(pa.int64()).to_numpy(), np.int64)
+def _ordered(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    if pa.types.is_string(column.type):
+        values = np.empty(len(column), dtype=object)
+        values[:] = column.cast(pa.binary()).to_pylist()
+        return np.sort(values)
+    if pa.types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    return np.sort(np.asarray(column.cast(pa.int64()).to_numpy(), np.int64))
 
 
 def _distinct(column: pa.ChunkedArray) -> pa.Array | None:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_timely.answers import kept, keys, log_peek
+from spark_timely.answers import keys, log_peek
 from spark_timely.answers import peek as peeks
 from spark_timely.answers import plan as plans
 from spark_timely.answers.kept import KeptFiles
@@ -27,6 +27,7 @@ from spark_timely.dataflow.views import Replay
 from spark_timely.errors import TimelyError
 from spark_timely.log import Log, MemoryLog, create_log
 from spark_timely.log.files import parquet
+from spark_timely.log.files.footer import Footer
 from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.time.antichain import Antichain
 from spark_timely.trace.arrangement import Arrangement
@@ -314,13 +315,13 @@ def index_tells_of_all_times(patch: pytest.MonkeyPatch) -> None:
 
 def null_is_in_no_group(patch: pytest.MonkeyPatch) -> None:
     """Row groups with nulls are passed over by their bounds."""
-    true = kept.Footer.bounds
+    true = Footer.bounds
 
     def wrong(self: Any, column: str) -> Any:
         found = true(self, column)
         return None if found is None else (*found[:3], np.zeros(self.n_groups, np.bool_))
 
-    patch.setattr(kept.Footer, "bounds", wrong)
+    patch.setattr(Footer, "bounds", wrong)
 
 
 def stops_early(patch: pytest.MonkeyPatch) -> None:

@@ -179,8 +179,7 @@ def reader_of(storage_options: StorageOptions, room: Room | None = None, /) -> R
         def of(mine: Sequence[FilePiece]) -> list[pa.RecordBatch]:
             split = Split(0, 1, leaf.path, tuple(mine), lower=lo.elements, upper=hi.elements, as_of=as_of)
             batches = []
-            may_have = None if keep is None else keep.may_be_in
-            for batch in read_split(split, ReplayLayout(schema, leaf.domain), storage=storage, may_have=may_have):
+            for batch in read_split(split, ReplayLayout(schema, leaf.domain), storage=storage, keys=keep):
                 kept = batch if keep is None else keep.of(batch)
                 if room is not None:
                     with lock:

@@ -14,10 +14,11 @@ from deltalake import DeltaTable
 
 from spark_timely.answers import kept as module
 from spark_timely.answers import peek as peeks
-from spark_timely.answers.kept import Footer, KeptFiles, forget_files, kept_files
+from spark_timely.answers.kept import KeptFiles, forget_files, kept_files
 from spark_timely.answers.peek import PeekExplanation, peek
 from spark_timely.errors import RolledBackError
 from spark_timely.log import Log, MemoryLog, create_log, open_log
+from spark_timely.log.files.footer import Footer
 from tests.unit.answers.support import SCHEMA, append
 
 
