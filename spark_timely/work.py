@@ -1,4 +1,4 @@
-"""Work that is taken step by step: who takes the steps, when the next one is due, and pauses after failures.
+"""Work that is taken step by step: its steps, when the next one is due, and pauses after failures.
 
 A *work* is a dataflow, or a continual task: it appends to its outputs. What runs several of them takes a step of each
 in turn (`advance_all`).

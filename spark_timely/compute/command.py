@@ -291,7 +291,7 @@ class CreateTimely:
 
 
 class _EqualByText:
-    """What is equal if it says the same: to Python, 1 and true are equal."""
+    """Values that are equal if they say the same: to Python, 1 and true are equal."""
 
     __slots__ = ()
 

@@ -92,7 +92,7 @@ class Imported(Operator):
 
 
 class _Reads(Part[tuple[tuple[str, str], ...]]):
-    """What a task reads: an object of inputs, and one of references; a list of names is short for the usual way."""
+    """Inputs and references of a task, an object of each; a list of names is short for the usual way."""
 
     __slots__ = ()
 
@@ -130,7 +130,7 @@ def _shown_logs(parts: Parts, name: str, known: tuple[str, str]) -> tuple[tuple[
 
 
 class _Begins(Part[int | str]):
-    """When a task begins: a word, or a time."""
+    """The beginning of a task: a word, or a time."""
 
     __slots__ = ()
 

@@ -4,8 +4,8 @@ Invariants
 ----------
 1. An arrangement has all updates at times not beyond its upper. Those of a collection at times before its since may
    have been moved up to that.
-2. Once it is opened its runs can be read, whoever replaces and deletes them.
-3. A look finds rows of the keys alone: rows of others that share a hash are told apart by their values.
+2. Once it is opened its runs can be read, also where another process replaces and deletes them.
+3. A look finds rows of the keys alone: rows of others that share a hash are left out by their values.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ class Top(_OverHistory):
 
 @dataclass(frozen=True, eq=False)
 class Reduce(_OverHistory):
-    """What a function makes of all rows of a key, whenever they change.
+    """Rows that a function makes of all rows of a key, whenever these change.
 
     Attributes
     ----------

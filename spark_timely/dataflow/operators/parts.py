@@ -140,7 +140,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Part(Generic[T]):
-    """How a field stands in JSON.
+    """The form of a field in JSON.
 
     Attributes
     ----------
