@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from spark_timely.conf.kinds import parse_bytes
 from spark_timely.errors import InvalidUsageError, in_utf8, shown
+from spark_timely.time.text import parse_duration
 
 # The end of the year 9999, the last one that Python, Spark and Delta can show, in seconds since 1970.
 _CLOCK_END_S: Final = 253_402_300_800
@@ -161,6 +162,26 @@ def size_of(attempt: str, name: str, value: object, /) -> int:
     if size < 1:
         raise _refusal(attempt, name, value, f"give {name} of at least 1 byte")
     return size
+
+
+def length_of(attempt: str, name: str, value: object, /, *, path: str) -> int:
+    """Return a length of time in microseconds.
+
+    Raises
+    ------
+    InvalidUsageError
+        If it is none.
+
+    Examples
+    --------
+    >>> length_of("could not retain log 'a'", "expiry", "2 seconds", path="a")
+    2000000
+    """
+    try:
+        return parse_duration(value).amount
+    except ValueError as error:
+        msg = f"{attempt}: found {name}={shown(value)}"
+        raise InvalidUsageError(msg, hint=str(error), context={"path": path}) from error
 
 
 def _number_of(value: object) -> float | None:

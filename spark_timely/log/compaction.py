@@ -162,11 +162,7 @@ def compact(
     attempt = f"could not compact log {store.path!r}"
     target = size_of(attempt, "target_file_size", target_file_size)
     check_whole(attempt, "min_files", min_files, least=2)
-    states.refresh()
-    store.check_writable()
-    if store.append_only:
-        msg = f"could not compact log {store.path!r}: found the table property delta.appendOnly=true"
-        raise InvalidUsageError(msg, hint="unset the property: it forbids to replace files")
+    begin_compaction(states)
     before = len(store.live)
     merged = rewritten = lost = 0
     for event in ("message", "dead"):
@@ -185,6 +181,22 @@ def compact(
             rewritten += int(mine.sizes.sum()) if done else 0
     states.refresh()
     return CompactionReport(before, len(store.live), rewritten, merged, lost)
+
+
+def begin_compaction(states: StreamStates) -> None:
+    """Look at a log before files of it are replaced, and refuse one that may not be, or cannot be written.
+
+    Raises
+    ------
+    InvalidUsageError
+        If its table only takes appends.
+    """
+    store = states.store
+    states.refresh()
+    store.check_writable()
+    if store.append_only:
+        msg = f"could not compact log {store.path!r}: found the table property delta.appendOnly=true"
+        raise InvalidUsageError(msg, hint="unset the property: it forbids to replace files")
 
 
 def merge_progress_files(states: StreamStates, stream: str, every: int) -> None:
@@ -264,15 +276,23 @@ def _merge_data(states: StreamStates, index: FileIndex, event: str, target: int,
         states.look_into(lambda files: np.isin(files.paths, index.paths))
     storage, paths = states.store.storage, index.paths.tolist()
     table = pa.concat_tables(side_by_side(storage, lambda path: read_known(states.store, path, schema), paths))
-    times = form.domain.from_columns(table)
-    streams = set(index.stream_lo.tolist()) | set(index.stream_hi.tolist())
+    new = write_instead(states.store, table, index, target, event=event)
+    return replace_files(states.store, index, new, patience)
+
+
+def write_instead(
+    store: Store, table: pa.Table, index: FileIndex, target: int, *, event: str = "message", stem: str | None = None
+) -> list[DataFile]:
+    """Write rows that come in the place of files, in files named by these or by `stem`."""
+    form = store.format
+    streams = {*index.stream_lo.tolist(), *index.stream_hi.tolist()}
     # The dot keeps the name apart from that of any stream.
-    stream = streams.pop() if len(streams) == 1 else "merged."
-    new = write_data_files(
-        states.store.storage,
+    alone = streams.pop() if len(streams) == 1 else "merged."
+    return write_data_files(
+        store.storage,
         table,
-        times,
-        stream=stream,
+        form.domain.from_columns(table),
+        stream=stem or alone,
         seq=int(index.seq_hi.max()),
         domain=form.domain,
         event=event,
@@ -281,7 +301,6 @@ def _merge_data(states: StreamStates, index: FileIndex, event: str, target: int,
         narrow=False,
         digest_within=0,
     )
-    return replace_files(states.store, index, new, patience)
 
 
 def read_known(store: Store, path: str, schema: pa.Schema) -> pa.Table:

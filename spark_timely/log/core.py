@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from spark_timely.errors import ForeignChangeError, InvalidUsageError, StorageError, TimelyError, described, shown
-from spark_timely.log.arguments import check_text, clock_us
+from spark_timely.log.arguments import check_text, clock_us, length_of
 from spark_timely.log.background import run_aside
 from spark_timely.log.commit import append, discard, open_stream
 from spark_timely.log.compaction import merge_progress_files, merge_small_files
@@ -41,7 +41,6 @@ from spark_timely.log.store.urls import identity
 from spark_timely.log.streams import StreamStates
 from spark_timely.log.vacuum import Sweep
 from spark_timely.masking import masked_logger
-from spark_timely.time.text import parse_duration
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -548,11 +547,7 @@ class LogCore:
         if not consumer.strip():
             msg = f"{attempt}: found consumer={shown(consumer)}"
             raise InvalidUsageError(msg, hint="give the consumer a name", context={"path": self.path})
-        try:
-            length = parse_duration(expiry).amount
-        except ValueError as error:
-            msg = f"{attempt}: found expiry={shown(expiry)}"
-            raise InvalidUsageError(msg, hint=str(error), context={"path": self.path}) from error
+        length = length_of(attempt, "expiry", expiry, path=self.path)
         if not length:
             msg = f"{attempt}: found expiry={shown(expiry)}"
             raise InvalidUsageError(msg, hint="give a length of time, such as '7 days'", context={"path": self.path})

@@ -24,16 +24,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.canonical.row_hash import RowHasher
-from spark_timely.errors import InvalidUsageError, LogFormatError
+from spark_timely.errors import LogFormatError
 from spark_timely.log.commit import as_data_files, discard
-from spark_timely.log.compaction import SUMMED, ForgettingReport, read_known, replace_files, were_summed
-from spark_timely.log.files.parquet import (
-    TARGET_FILE_BYTES,
-    read_file,
-    side_by_side,
-    write_data_files,
-    write_progress_file,
+from spark_timely.log.compaction import (
+    SUMMED,
+    ForgettingReport,
+    begin_compaction,
+    read_known,
+    replace_files,
+    were_summed,
+    write_instead,
 )
+from spark_timely.log.files.parquet import TARGET_FILE_BYTES, read_file, side_by_side, write_progress_file
 from spark_timely.log.ledger import after_forgetting
 from spark_timely.log.machine.base import choose_base, first_of_newest_batch, with_base
 from spark_timely.log.machine.decide import Attempt, Settled, commit_loop
@@ -86,11 +88,7 @@ def forget(states: StreamStates, *, target_file_size: int = TARGET_FILE_BYTES) -
     are read once, of a collection as often as their bytes are more than 256 MiB.
     """
     store = states.store
-    states.refresh()
-    store.check_writable()
-    if store.append_only:
-        msg = f"could not compact log {store.path!r}: found the table property delta.appendOnly=true"
-        raise InvalidUsageError(msg, hint="unset the property: it forbids to replace files")
+    begin_compaction(states)
     since = retention_of(states).since
     report = ForgettingReport(since)
     form = store.format
@@ -232,7 +230,7 @@ def _cut_file(
     _, kept = as_of_since(form.kind, since, form.domain.from_columns(table))
     if kept is None:
         return ForgettingReport(since)
-    new = _write(states.store, table.filter(pa.array(kept)), index, target)
+    new = write_instead(states.store, table.filter(pa.array(kept)), index, target)
     return _replaced(states, index, new, since, patience=patience)
 
 
@@ -250,9 +248,9 @@ def _sum_files(
         for part in range(n_parts):
             tables = side_by_side(store.storage, lambda path: _part_of(store, path, part, n_parts), paths)  # noqa: B023 - called in this turn
             table, later = summed(form, pa.concat_tables(tables), since)
-            new += _write(store, table, index, target, stem=SUMMED)
+            new += write_instead(store, table, index, target, stem=SUMMED)
             # Apart: so that what was summed is not read again before since has moved.
-            new += _write(store, later, index, target)
+            new += write_instead(store, later, index, target)
     except BaseException:
         discard(store.storage, new)
         raise
@@ -322,23 +320,6 @@ def _with(table: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
         number = table.schema.get_field_index(name)
         table = table.set_column(number, table.schema.field(number), column)
     return table
-
-
-def _write(store: Store, table: pa.Table, index: FileIndex, target: int, *, stem: str | None = None) -> list[DataFile]:
-    streams = set(index.stream_lo.tolist()) | set(index.stream_hi.tolist())
-    alone = streams.pop() if len(streams) == 1 else "merged."
-    return write_data_files(
-        store.storage,
-        table,
-        store.format.domain.from_columns(table),
-        stream=stem or alone,
-        seq=int(index.seq_hi.max()),
-        domain=store.format.domain,
-        target_file_size=2 * target,
-        key=store.format.key,
-        narrow=False,
-        digest_within=0,
-    )
 
 
 def forget_commits(states: StreamStates, stream: str, *, at_least: int = 1, patience: int = _PATIENCE) -> int:

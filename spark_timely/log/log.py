@@ -36,7 +36,16 @@ from spark_timely.errors import (
 )
 from spark_timely.log.acceptance import AcceptReport, accept_change
 from spark_timely.log.admission import policy_of
-from spark_timely.log.arguments import check_schema, check_text, check_whole, check_word, clock_us, names_of, size_of
+from spark_timely.log.arguments import (
+    check_schema,
+    check_text,
+    check_whole,
+    check_word,
+    clock_us,
+    length_of,
+    names_of,
+    size_of,
+)
 from spark_timely.log.commit import add_columns, discard, drop_unclaimed
 from spark_timely.log.compaction import CompactionReport, compact
 from spark_timely.log.core import LogCore
@@ -82,7 +91,7 @@ from spark_timely.notebook import counted, facts_table, page, shown_in_notebook,
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts
 from spark_timely.time.antichain import Antichain
-from spark_timely.time.text import moment_text, parse_duration
+from spark_timely.time.text import moment_text
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -700,11 +709,7 @@ class Log:
         >>> log.keep_dead("90 days")
         """
         attempt = f"could not set how long log {self.path!r} keeps dead letters"
-        try:
-            dead = None if length is None else parse_duration(length).amount
-        except ValueError as error:
-            msg = f"{attempt}: found length={shown(length)}"
-            raise InvalidUsageError(msg, hint=str(error), context={"path": self.path}) from error
+        dead = None if length is None else length_of(attempt, "length", length, path=self.path)
         set_dead(self.core.states, dead)
         self.core.drop_old_files()
 
@@ -1041,11 +1046,7 @@ class Log:
         (0, True, True)
         """
         attempt = f"could not vacuum log {self.path!r}"
-        try:
-            age = None if older_than is None else parse_duration(older_than).amount // 1000
-        except ValueError as error:
-            msg = f"{attempt}: found older_than={shown(older_than)}"
-            raise InvalidUsageError(msg, hint=str(error), context={"path": self.path}) from error
+        age = None if older_than is None else length_of(attempt, "older_than", older_than, path=self.path) // 1000
         with self.core.lock:
             self.refresh()
             self.core.states.check_untouched()
@@ -1147,11 +1148,7 @@ def _keep_of(path: str, domain: TimeDomain, length: int | str | dt.timedelta, co
     except InvalidUsageError as error:
         msg = f"{attempt}: found keep={shown(length)}"
         raise InvalidUsageError(msg, hint=error.hint, context={"path": path}) from error
-    try:
-        return Keep(units, parse_duration(committed).amount)
-    except ValueError as error:
-        msg = f"{attempt}: found committed={shown(committed)}"
-        raise InvalidUsageError(msg, hint=str(error), context={"path": path}) from error
+    return Keep(units, length_of(attempt, "committed", committed, path=path))
 
 
 def _first_files(

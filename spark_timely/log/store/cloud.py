@@ -27,7 +27,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from contextlib import suppress
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -37,6 +37,7 @@ from spark_timely.errors import InvalidOptionError, StorageError, TimelyError, s
 from spark_timely.log.store.storage import (
     PROMISE_HINT,
     FileStorage,
+    Gathered,
     checked_options,
     is_promised,
     missing,
@@ -400,7 +401,8 @@ class CloudStorage:
 
     def open_output(self, path: str) -> pa.NativeFile:
         """Open a new file for writing; it appears as a whole when it is closed, and not at all after an error."""
-        return _Output(_Upload(self, path), mode="w")
+        # Sent by one PUT, or in parts where it is larger.
+        return _Output(Gathered(partial(self.write, path)), mode="w")
 
     def write(self, path: str, content: bytes | pa.Buffer) -> None:
         """Write a whole file."""
@@ -812,58 +814,16 @@ class CloudFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
         self._ranges.expect(ranges, at_once=at_once)
 
 
-class _Upload:
-    """A file on its way into a store: kept until it is whole, then sent by one PUT, or in parts where it is larger."""
-
-    def __init__(self, storage: CloudStorage, path: str) -> None:
-        self._storage = storage
-        self._path = path
-        self._parts: list[bytes] = []
-        self._size = 0
-        self.failed = False
-        self.closed = False
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def tell(self) -> int:
-        return self._size
-
-    def write(self, content: bytes) -> int:
-        part = bytes(content)
-        self._parts.append(part)
-        self._size += len(part)
-        return len(part)
-
-    def flush(self) -> None:
-        """Keep everything until the file is closed."""
-
-    def close(self) -> None:
-        if self.closed:
-            return
-        self.closed = True
-        parts, self._parts = self._parts, []
-        if self.failed:
-            return
-        self._storage.write(self._path, b"".join(parts))
-
-
 class _Output(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
     """A file of an object store, open for writing."""
 
-    def __init__(self, upload: _Upload, mode: str) -> None:
+    def __init__(self, whole: Gathered, mode: str) -> None:
         del mode  # taken by pyarrow before this
-        self._upload = upload
+        self._whole = whole
 
     def __exit__(self, kind: object, value: object, trace: object) -> None:
         # What is not whole must not appear.
-        self._upload.failed = self._upload.failed or kind is not None
+        self._whole.failed = self._whole.failed or kind is not None
         self.close()
 
 

@@ -31,6 +31,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import unquote
 
@@ -151,8 +152,7 @@ def normal_path(path: str | os.PathLike[str], *, literal: bool = False) -> str:
         msg = f"could not use a path: found path={shown(path)}"
         raise InvalidUsageError(msg, hint="give the path of the log as a text")
     if "\0" in text:
-        msg = f"could not use path {text!r}: found the character NUL in it"
-        raise InvalidUsageError(msg, hint="give the path without it: no file system allows it", context={"path": text})
+        raise _unusable(text, "the character NUL in it", "give the path without it: no file system allows it")
     if not in_utf8(text):
         msg = f"could not use path {shown(text)}: found a name that is no text in UTF-8"
         raise InvalidUsageError(msg, hint="rename the folder: the table's library takes no other names")
@@ -161,49 +161,40 @@ def normal_path(path: str | os.PathLike[str], *, literal: bool = False) -> str:
     if _VOLUME.match(text):
         text = text[5:]  # Spark's name of a path that every process sees
     if one := _ONE_SLASH.match(text):
-        msg = f"could not use path {text!r}: found the scheme {one[1]!r} with one slash"
         hint = f"write {one[1]}://… with the bucket or host, or a local path"
         if one[1].lower() == "dbfs":
             hint = "give the path as Python sees it: /Volumes/… or /dbfs/…"
-        raise InvalidUsageError(msg, hint=hint, context={"path": text})
+        raise _unusable(text, f"the scheme {one[1]!r} with one slash", hint)
     if _URL.match(text):
         if secret := secret_in_url(text):
-            msg = f"could not use path {text!r}: found {secret} in it"
-            raise InvalidUsageError(
-                msg,
-                hint="give credentials as options of the storage (`storage.…` in Spark, storage_options in Python,"
-                " --storage on the command line): a path is written into logs and checkpoints",
-                context={"path": text},
+            hint = (
+                "give credentials as options of the storage (`storage.…` in Spark, storage_options in Python,"
+                " --storage on the command line): a path is written into logs and checkpoints"
             )
+            raise _unusable(text, f"{secret} in it", hint)
         return _store_url(text, literal=literal)
     where = os.path.abspath(text if literal else os.path.expanduser(text))
     odd = None if literal else _DECODED.search(where)
     if odd:
-        msg = f"could not use path {where!r}: found {odd[0]!r} in it"
-        raise InvalidUsageError(
-            msg,
-            hint="rename the directory: Delta's own library takes this for an escaped character and looks elsewhere",
-            context={"path": where},
-        )
+        hint = "rename the directory: Delta's own library takes this for an escaped character and looks elsewhere"
+        raise _unusable(where, f"{odd[0]!r} in it", hint)
     return where
+
+
+def _unusable(path: str, found: str, hint: str) -> InvalidUsageError:
+    return InvalidUsageError(f"could not use path {path!r}: found {found}", hint=hint, context={"path": path})
 
 
 def _store_url(url: str, *, literal: bool) -> str:
     """Return a URL that is no file's as the library uses it; refuse one that names another place than it seems to."""
     parsed = parse_url(url)
     if parsed is not None and not parsed.bucket:
-        msg = f"could not use path {url!r}: found no bucket in it"
-        raise InvalidUsageError(msg, hint="write two slashes behind the scheme, then the bucket", context={"path": url})
+        raise _unusable(url, "no bucket in it", "write two slashes behind the scheme, then the bucket")
     # delta-rs takes what is behind them for no part of the path.
     odd = None if literal or parsed is None else _BEHIND.search(url)
     if odd is not None:
         shown = f"{url[: odd.start()]}{odd[0]}…"  # what is behind it may be anything, a secret too
-        msg = f"could not use path {shown!r}: found {odd[0]!r} in it"
-        raise InvalidUsageError(
-            msg,
-            hint="name the folder without it: in a URL the path ends there",
-            context={"path": shown},
-        )
+        raise _unusable(shown, f"{odd[0]!r} in it", "name the folder without it: in a URL the path ends there")
     return clean_url(url)
 
 
@@ -217,15 +208,10 @@ def _path_of_file_url(url: str, *, literal: bool) -> str:
             # What is no plain name may hold a user, a password or a key.
             named = host if _HOST.fullmatch(host) else "***"
             given = f"file://{named}{slash}{rest}"
-            msg = f"could not use path {given!r}: found the host {named!r} in it"
-            raise InvalidUsageError(
-                msg,
-                hint="write file:///… with three slashes for a local path; mount a share to use it",
-                context={"path": given},
-            )
+            hint = "write file:///… with three slashes for a local path; mount a share to use it"
+            raise _unusable(given, f"the host {named!r} in it", hint)
     if not path:
-        msg = f"could not use path {url!r}: found nothing behind the scheme"
-        raise InvalidUsageError(msg, hint="write file:///… and the path", context={"path": url})
+        raise _unusable(url, "nothing behind the scheme", "write file:///… and the path")
     # Two slashes at the start of a path may mean something else to a system.
     return re.sub("^/+", "/", path if literal else unquote(path))
 
@@ -752,7 +738,7 @@ class MemoryStorage:
 
     def open_output(self, path: str) -> pa.NativeFile:
         """Open a new file for writing."""
-        return pa.PythonFile(_MemoryFile(self, path), mode="w")
+        return pa.PythonFile(Gathered(partial(self.write, path)), mode="w")
 
     def write(self, path: str, content: bytes | pa.Buffer) -> None:
         """Write a whole file."""
@@ -796,35 +782,50 @@ class MemoryStorage:
         return sorted(name for name in {p[len(prefix) :].split("/")[0] for p in paths} if name > after)
 
 
-class _MemoryFile:
-    """A file that pyarrow writes to; it appears when it is closed."""
+class Gathered:
+    """A file that pyarrow writes to: kept in memory until it is closed, then written as a whole unless it failed."""
 
-    def __init__(self, storage: MemoryStorage, path: str) -> None:
-        self._storage = storage
-        self._path = path
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
         self._parts: list[bytes] = []
         self._size = 0
+        self.failed = False
         self.closed = False
 
     def writable(self) -> bool:
+        """Say that it is written."""
         return True
 
-    def write(self, content: bytes) -> int:
-        data = bytes(content)
-        self._parts.append(data)
-        self._size += len(data)
-        return len(data)
+    def readable(self) -> bool:
+        """Say that it is not read."""
+        return False
+
+    def seekable(self) -> bool:
+        """Say that it is written from begin to end."""
+        return False
 
     def tell(self) -> int:
+        """Return how many bytes were written."""
         return self._size
+
+    def write(self, content: bytes) -> int:
+        """Keep some bytes; return their number."""
+        part = bytes(content)
+        self._parts.append(part)
+        self._size += len(part)
+        return len(part)
 
     def flush(self) -> None:
         """Keep everything until the file is closed."""
 
     def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            self._storage.write(self._path, b"".join(self._parts))
+        """Write the whole, once."""
+        if self.closed:
+            return
+        self.closed = True
+        parts, self._parts = self._parts, []
+        if not self.failed:
+            self._write(b"".join(parts))
 
 
 def _upwards(folder: str) -> Iterator[str]:

@@ -20,14 +20,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import BinaryType, StructField, StructType
 
-from spark_timely.canonical.content import OF_TASK
 from spark_timely.continual.plan import SourcePlan, StepPlan, StepResult
 from spark_timely.dataflow.views import time_value
 from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split
@@ -44,12 +42,25 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.files.format import canonical_type, conform
-from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.masking import masked_logger
 from spark_timely.spark.base.schema import spark_schema, spark_type
 from spark_timely.spark.base.shipping import for_task
 from spark_timely.spark.dataflows.tasks import DRIVER_BYTES
-from spark_timely.spark.tasks.bodies import Changes, FunctionBody, fits
+from spark_timely.spark.tasks.bodies import (
+    CORRECT_BODY,
+    GONE_HINT,
+    NO_DELETES,
+    RESULTS,
+    SCHEMA_HINT,
+    Changes,
+    FunctionBody,
+    attempt_of,
+    fits,
+    no_columns,
+    nullable,
+    operator_error,
+    write_messages,
+)
 from spark_timely.time.arrays import is_sorted, lexsort, unique_times
 from spark_timely.trace.updates import DIFF, Updates, check_contents, contents_of, hash_lanes, one_zero, summed_by
 from spark_timely.work import is_cancelled
@@ -92,8 +103,6 @@ _FEW_ROWS: Final = 1 << 12
 # Tables in which a stream log's rows lie: more of them are made one.
 _MOST_PARTS: Final = 64
 
-_RESULTS: Final = StructType([StructField("result", BinaryType())])
-
 _T = TypeVar("_T")
 
 Tables: TypeAlias = Mapping[str, pa.Table]
@@ -119,11 +128,7 @@ class ArrowBody(FunctionBody):
 
     def call(self, frames: Tables, time: object, output: pa.Table | None, own_names: Sequence[str]) -> Changes:
         """Call the function with the tables of a time; a table that it gives is to be inserted."""
-        inputs = {name: frames[name] for name in self.inputs}
-        references = {name: frames[name] for name in self.references if name in frames}
-        references |= {name: output for name in self.references if name in own_names and output is not None}
-        given = (inputs, references, time, output) if self.reads_output else (inputs, references, time)
-        made: Any = self.function(*given)
+        made = self.made(frames, time, output, own_names)
         changes = isinstance(made, Changes)
         parts = [each for each in (made.insert, made.delete) if each is not None] if changes else [made]
         wrong = [each for each in parts if not isinstance(each, pa.Table)]
@@ -177,17 +182,13 @@ class Room:
         )
 
 
-def _nullable(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([each.with_nullable(True) for each in schema])  # noqa: FBT003 - as Arrow has it
-
-
 def _batches(
     source: SourcePlan, files: Sequence[str], lower: int | None, upper: int | None, columns: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Give the rows of files at times in [lower, upper): the time, of a collection the diff, and payload columns."""
     (name,), (kind,) = source.domain.columns, source.domain.types
     own = [pa.field(DIFF, pa.int64())] if source.kind == "collection" else []
-    schema = pa.schema([pa.field(name, kind.arrow), *own, *_nullable(columns)])
+    schema = pa.schema([pa.field(name, kind.arrow), *own, *nullable(columns)])
     split = Split(
         0, 1, source.path, tuple(map(FilePiece, files)),
         lower=(source.domain.minimum,) if lower is None else ((lower,),),
@@ -207,7 +208,7 @@ def _read(source: SourcePlan, files: Sequence[str], lower: int | None, upper: in
 
 
 def _updates(source: SourcePlan, batches: Sequence[pa.RecordBatch], columns: pa.Schema) -> Updates:
-    payload = _nullable(columns)
+    payload = nullable(columns)
     if not batches:
         return Updates(payload.empty_table(), np.empty((0, 1), np.int64), np.empty(0, np.int64))
     return Updates.of_table(pa.Table.from_batches(batches), source.domain, payload.names)
@@ -405,7 +406,7 @@ class _Collection:
 
     @classmethod
     def empty(cls, schema: pa.Schema) -> _Collection:
-        none = _Sums.one(_nullable(schema).empty_table(), np.empty(0, np.int64))
+        none = _Sums.one(nullable(schema).empty_table(), np.empty(0, np.int64))
         return cls(none, none)
 
     def plus(self, diffs: IntArray, rows: pa.Table) -> _Collection:
@@ -466,7 +467,7 @@ class _Stream:
 
     @classmethod
     def empty(cls, schema: pa.Schema) -> _Stream:
-        return cls(_nullable(schema).empty_table())
+        return cls(nullable(schema).empty_table())
 
     def plus(self, diffs: IntArray, rows: pa.Table) -> _Stream:
         """Return the contents after some more rows."""
@@ -659,16 +660,15 @@ class _Step:
         try:
             changes = self._body.call(tables, at, own, self._own_names)
         except (Exception, SystemExit) as error:  # one that exits would take Spark's worker with it
-            msg = f"could not run task {plan.task!r} at {where}: {described(error).partition(_LINE)[0]}"
-            hint = "correct the body, or the data; nothing of this time was written"
-            given_hint = error.hint if isinstance(error, TimelyError) else None
-            raise _operator_error(plan, where, msg, given_hint or hint) from error
+            msg = f"{attempt_of(plan, where)}: {described(error).partition(_LINE)[0]}"
+            hint = error.hint if isinstance(error, TimelyError) else None
+            raise operator_error(plan, msg, hint or CORRECT_BODY, where) from error
         try:
             given = self._given(time, changes, where)
         except SchemaMismatchError as error:
-            raise _operator_error(plan, where, error.message, error.hint) from error
+            raise operator_error(plan, error.message, error.hint, where) from error
         if self._own is not None and time != plan.times[-1]:
-            rows = given.rows.cast(_nullable(given.rows.schema))
+            rows = given.rows.cast(nullable(given.rows.schema))
             self._own = replace(self._own, contents=self._own.contents.plus(given.diffs, rows))
         return given
 
@@ -679,16 +679,15 @@ class _Step:
         ones: IntArray = np.ones(inserted.num_rows, np.int64)
         if plan.form.kind == "stream":
             if changes.delete is not None:
-                msg = f"could not run task {plan.task!r} at {where}: found rows to delete from a stream log"
-                hint = "write into a collection log: a stream log takes no row back"
-                raise _operator_error(plan, where, msg, hint)
+                msg = f"{attempt_of(plan, where)}: found rows to delete from a stream log"
+                raise operator_error(plan, msg, NO_DELETES, where)
             return _Given(time, inserted, ones)
         parts = [_Sums.one(inserted, ones)]
         if changes.delete is not None:
             own = None if self._own is None else self._own.contents
             if not isinstance(own, _Collection):
-                msg = f"could not run task {plan.task!r} at {where}: found rows to delete, and a body without deletes"
-                raise _operator_error(plan, where, msg, "say deletes=True")
+                msg = f"{attempt_of(plan, where)}: found rows to delete, and a body without deletes"
+                raise operator_error(plan, msg, "say deletes=True", where)
             gone = own.held_of(_fitted(changes.delete, plan, where))
             rows = conform(gone.held.rows, payload)
             parts.append(_Sums(gone.hashes, Updates.contents(rows, -gone.held.diffs)))
@@ -700,14 +699,10 @@ _CONTENTS: Final = ("contents", "newest")
 _LINE: Final = "\n"
 
 
-def _operator_error(plan: StepPlan, where: str, message: str, hint: str | None) -> OperatorError:
-    return OperatorError(message, hint=hint, operator=plan.task, lower=where, upper=where)
-
-
 def _fitted(rows: pa.Table, plan: StepPlan, where: str) -> pa.Table:
     """Bring the rows of a function into the columns of the output, by their names; nothing loses a digit."""
     schema, names = plan.form.payload, rows.schema.names
-    attempt = f"could not run task {plan.task!r} at {where}"
+    attempt = attempt_of(plan, where)
     if sorted(names) != sorted(schema.names):
         msg = f"{attempt}: found columns {shown(names)} for columns {shown(schema.names)} of its output"
         raise SchemaMismatchError(msg, hint="give the columns of the output", context={"task": plan.task})
@@ -798,36 +793,19 @@ def run_step(
     except StorageError:
         raise
     except TimelyError as error:
-        message = f"could not run task {plan.task!r} at {plan.where}: {error.message}"
-        return StepResult(files, _operator_error(plan, plan.where, message, error.hint))
+        return StepResult(files, operator_error(plan, f"{attempt_of(plan)}: {error.message}", error.hint))
     files += _write(held, plan)
     return StepResult(files)
 
 
 def _gone(error: Exception, attempt: str) -> StorageError:
     """Return the error for files that are not there any more: the step is planned again."""
-    return StorageError(
-        f"could not {attempt}: {described(error)}",
-        hint="wait: where a vacuum took a file that was merged before, the step is planned again; if the error stays,"
-        " restore the log's files",
-    )
+    return StorageError(f"could not {attempt}: {described(error)}", hint=GONE_HINT)
 
 
 def _write(held: Sequence[_Given], plan: StepPlan) -> list[DataFile]:
     table, times, diffs = _together(held, plan)
-    if not table.num_rows:
-        return []
-    messages = message_table(plan.form, table, times, plan.stream, plan.seq, diffs)
-    return write_data_files(
-        plan.storage,
-        messages,
-        times,
-        stream=plan.stream,
-        seq=plan.seq,
-        domain=plan.form.domain,
-        job=plan.job,
-        digest_within=OF_TASK,
-    )
+    return write_messages(table, times, diffs, plan) if table.num_rows else []
 
 
 def _together(held: Sequence[_Given], plan: StepPlan) -> tuple[pa.Table, IntArray, IntArray | None]:
@@ -860,7 +838,7 @@ def rows_of_step(body: ArrowBody, plan: StepPlan, own_names: Sequence[str] = ("o
 def _schema_of_step(plan: StepPlan) -> pa.Schema:
     (name,), (kind,) = plan.form.domain.columns, plan.form.domain.types
     own = [pa.field(DIFF, pa.int64())] if plan.form.kind == "collection" else []
-    return pa.schema([pa.field(name, kind.arrow), *own, *_nullable(plan.form.payload)])
+    return pa.schema([pa.field(name, kind.arrow), *own, *nullable(plan.form.payload)])
 
 
 def compare_step(
@@ -875,7 +853,7 @@ def compare_step(
     """
     held = list(_Step(body, plan, own_names, Kept(0)).run())
     there = _read(written, written.files, written.lower, written.upper, Room(plan, body.max_bytes))
-    schema = _nullable(plan.form.payload)
+    schema = nullable(plan.form.payload)
     parts = [Updates.contents(each.rows.cast(schema), each.diffs) for each in held]
     wrote = Updates.contents(there.rows.select(schema.names).cast(schema), -there.diffs)
     left = Updates.concat([wrote, *parts]).consolidated()
@@ -956,20 +934,18 @@ class ArrowBodies:
         InvalidUsageError
             If they are not known.
         """
-        tables = {each.alias: _nullable(each.schema).empty_table() for each in plan.sources}
-        attempt = f"could not start task {plan.task!r}: found no columns of its output"
-        hint = "say them with schema=pyarrow.schema(…), or make the output with create_log"
+        tables = {each.alias: nullable(each.schema).empty_table() for each in plan.sources}
         try:
             at = time_value(plan.form.domain, (plan.time,))
             made: pa.Table | None = self._body.call(tables, at, None, self._own_names).insert
         except InvalidUsageError:
             raise
         except Exception as error:
-            msg = f"{attempt}: its function failed without rows and output: {described(error)}"
-            raise InvalidUsageError(msg, hint=hint) from error
+            msg = f"{no_columns(plan)}: its function failed without rows and output: {described(error)}"
+            raise InvalidUsageError(msg, hint=SCHEMA_HINT) from error
         if made is None:
-            msg = f"{attempt}: its function gave no rows to insert"
-            raise InvalidUsageError(msg, hint=hint)
+            msg = f"{no_columns(plan)}: its function gave no rows to insert"
+            raise InvalidUsageError(msg, hint=SCHEMA_HINT)
         return pa.schema([pa.field(each.name, canonical_type(each.type, each.name)) for each in made.schema])
 
     def _in_task(self, do: Callable[[], _T]) -> _T:
@@ -979,7 +955,7 @@ class ArrowBodies:
             for _ in batches:  # one row
                 yield pa.RecordBatch.from_pylist([{"result": pickle.dumps(_outcome(do))}])
 
-        (row,) = self._spark.range(0, 1, 1, 1).mapInArrow(for_task(work), _RESULTS).collect()
+        (row,) = self._spark.range(0, 1, 1, 1).mapInArrow(for_task(work), RESULTS).collect()
         found, error = pickle.loads(bytes(row["result"]))
         if error is not None:
             raise error

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     from spark_timely.continual.many import ManyBody, ManyPlace
     from spark_timely.log.machine.state import DataFile
     from spark_timely.time.arrays import IntArray
+    from spark_timely.time.domain import TimeType
 
 __all__ = ["SETTINGS", "Changes", "FunctionBody", "SessionSettings", "SparkBodies"]
 
@@ -117,7 +119,7 @@ _MOST_BYTES: Final = 256 << 20
 _USER_STATES: Final = ("21", "22", "42")
 _USER_ERRORS: Final = (AnalysisException, ArithmeticException, NumberFormatException, SparkRuntimeException)
 
-_RESULTS: Final = StructType([StructField("result", BinaryType())])
+RESULTS: Final = StructType([StructField("result", BinaryType())])
 
 
 @dataclass(frozen=True)
@@ -175,17 +177,21 @@ class FunctionBody:
 
     def call(self, frames: Frames, time: object, output: DataFrame | None, own_names: Sequence[str]) -> Changes:
         """Call the function with the DataFrames of a time; a DataFrame that it gives is to be inserted."""
-        inputs = {name: frames[name] for name in self.inputs}
-        references = {name: frames[name] for name in self.references if name in frames}
-        references |= {name: output for name in self.references if name in own_names and output is not None}
-        given = (inputs, references, time, output) if self.reads_output else (inputs, references, time)
-        made = self.function(*given)
+        made = self.made(frames, time, output, own_names)
         if isinstance(made, Changes):
             return made
         if not hasattr(made, "mapInArrow"):  # of DataFrames, classic and Connect
             msg = f"could not run the function of a task: found {kind_of(made)} in place of a DataFrame of Spark"
             raise InvalidUsageError(msg, hint="return a DataFrame, or Changes; Changes() if nothing changes")
         return Changes(insert=made)
+
+    def made(self, frames: Mapping[str, Any], time: object, output: object, own_names: Sequence[str]) -> Any:  # noqa: ANN401 - what a user's function returns
+        """Return what the function gives, whatever it is."""
+        inputs = {name: frames[name] for name in self.inputs}
+        references = {name: frames[name] for name in self.references if name in frames}
+        references |= {name: output for name in self.references if name in own_names and output is not None}
+        given: tuple[Any, ...] = (inputs, references, time, output) if self.reads_output else (inputs, references, time)
+        return self.function(*given)
 
 
 _FAMILIES: Final = (
@@ -327,9 +333,20 @@ def _times_sql(source: SourcePlan, raw: str) -> str:
     if source.lower is None and source.upper is not None:
         return f"SELECT {source.upper - 1}L AS at FROM ({summed_sql(source, raw, source.schema.names)}) LIMIT 1"
     summed = summed_sql(source, raw, [name, *source.schema.names])
-    number = {"timestamp": f"unix_micros({name})", "date": f"unix_date({name})"}.get(kind.value, name)
+    number = _number_sql(kind, name)
     changed = f"{DIFF} > 0" if source.shown == "inserts" else f"{DIFF} < 0"
     return f"SELECT DISTINCT CAST({number} AS BIGINT) AS at FROM ({summed}) WHERE {changed}"
+
+
+def _number_sql(kind: TimeType, name: str) -> str:
+    """Return a column of times as numbers."""
+    return {"timestamp": f"unix_micros({name})", "date": f"unix_date({name})"}.get(kind.value, name)
+
+
+def _surplus_and_missing() -> list[Column]:
+    diff = F.col(DIFF)
+    found = {"surplus": F.when(diff > 0, diff), "missing": F.when(diff < 0, -diff)}
+    return [F.coalesce(F.sum(each), F.lit(0)).alias(name) for name, each in found.items()]
 
 
 class SparkBodies:
@@ -378,7 +395,7 @@ class SparkBodies:
             except OperatorError as error:
                 return StepResult(error=error)
             except (InvalidUsageError, SchemaMismatchError) as error:
-                return StepResult(error=_operator_error(plan, error.message, error.hint))
+                return StepResult(error=operator_error(plan, error.message, error.hint))
             except TimelyError:
                 raise
             except Exception as error:  # Spark's, or what its Python leaves as Java says it
@@ -409,11 +426,7 @@ class SparkBodies:
             back = there.withColumn(DIFF, -F.col(DIFF)).select(*map(quoted, given.columns))
             # Updates that are taken away by both are neither more nor less.
             left = consolidate(given.unionByName(back))
-            diff = F.col(DIFF)
-            (row,) = left.agg(
-                F.coalesce(F.sum(F.when(diff > 0, diff)), F.lit(0)).alias("surplus"),
-                F.coalesce(F.sum(F.when(diff < 0, -diff)), F.lit(0)).alias("missing"),
-            ).collect()
+            (row,) = left.agg(*_surplus_and_missing()).collect()
         return int(row["surplus"]), int(row["missing"])
 
     def both_ways(self, plan: StepPlan, alone: Sequence[StepPlan]) -> tuple[int, int, int] | None:
@@ -436,13 +449,10 @@ class SparkBodies:
             for each in alone:
                 at = F.expr(time_sql(plan.form.domain, each.time))
                 parts.append(self._counted(self.changes(each, views).withColumn(AT, at), plan, -1))
-            left, diff, (kind,) = consolidate(_union(parts)), F.col(DIFF), plan.form.domain.types
-            per_time = left.groupBy(AT).agg(
-                F.coalesce(F.sum(F.when(diff > 0, diff)), F.lit(0)).alias("surplus"),
-                F.coalesce(F.sum(F.when(diff < 0, -diff)), F.lit(0)).alias("missing"),
-            )
-            number = {"timestamp": f"unix_micros({AT})", "date": f"unix_date({AT})"}.get(kind.value, AT)
-            found = per_time.select(F.expr(number).alias("at"), "surplus", "missing").orderBy("at").limit(1).collect()
+            (kind,) = plan.form.domain.types
+            per_time = consolidate(_union(parts)).groupBy(AT).agg(*_surplus_and_missing())
+            number = F.expr(_number_sql(kind, AT)).alias("at")
+            found = per_time.select(number, "surplus", "missing").orderBy("at").limit(1).collect()
         return (int(found[0]["at"]), int(found[0]["surplus"]), int(found[0]["missing"])) if found else None
 
     def _counted(self, rows: DataFrame, plan: StepPlan, sign: int) -> DataFrame:
@@ -491,14 +501,11 @@ class SparkBodies:
             except (PySparkException, InvalidUsageError):
                 raise
             except Exception as error:
-                msg = (
-                    f"could not start task {plan.task!r}: found no columns of its output: its function failed without"
-                    f" rows and output: {described(error)}"
-                )
-                raise InvalidUsageError(msg, hint=_SCHEMA_HINT) from error
+                msg = f"{no_columns(plan)}: its function failed without rows and output: {described(error)}"
+                raise InvalidUsageError(msg, hint=SCHEMA_HINT) from error
             if inserted is not None:
                 own = inserted.drop(plan.form.domain.columns[0]) if self._function_of_many else inserted
-                return _nullable(arrow_schema(own.schema))
+                return nullable(arrow_schema(own.schema))
         else:
             names = {alias: views.add(frame) for alias, frame in frames.items()}
             for statement in self._body.statements:
@@ -506,19 +513,20 @@ class SparkBodies:
                     literal_ = time_sql(plan.form.domain, plan.time)
                     found = views.query(at_time(statement.bind(names), literal_))
                     found = found if statement.columns is None else found.toDF(*statement.columns)
-                    return _nullable(arrow_schema(found.schema))
+                    return nullable(arrow_schema(found.schema))
         msg = f"could not start task {plan.task!r}: found no statement that tells the columns of its output"
-        raise InvalidUsageError(msg, hint=_SCHEMA_HINT)
+        raise InvalidUsageError(msg, hint=SCHEMA_HINT)
 
-    def _called(
-        self, body: FunctionBody, plan: StepPlan, frames: Mapping[str, DataFrame], own: DataFrame | None
-    ) -> DataFrame:
+    def _call(self, body: FunctionBody, plan: StepPlan, frames: Frames, own: DataFrame | None) -> Changes:
         try:
-            changes = body.call(frames, self._time_given(plan), own, self._own_names)
+            return body.call(frames, self._time_given(plan), own, self._own_names)
         except (PySparkException, InvalidUsageError):
             raise
         except Exception as error:
             raise _named(error, plan) from error
+
+    def _called(self, body: FunctionBody, plan: StepPlan, frames: Frames, own: DataFrame | None) -> DataFrame:
+        changes = self._call(body, plan, frames, own)
         schema = spark_schema(plan.form.payload)
         if changes.insert is None and changes.delete is None:
             return _empty(self._spark, plan)
@@ -569,23 +577,15 @@ class SparkBodies:
     def _called_for_many(self, body: FunctionBody, plan: StepPlan, views: StepViews) -> DataFrame:
         """Return what a function gives of rows that have their times with them."""
         (name,), domain = plan.form.domain.columns, plan.form.domain
-        try:
-            changes = body.call(self._frames(plan, views), self._time_given(plan), None, self._own_names)
-        except (PySparkException, InvalidUsageError):
-            raise
-        except Exception as error:
-            raise _named(error, plan) from error
+        changes = self._call(body, plan, self._frames(plan, views), None)
         if changes.delete is not None:
             raise _no_deletes(plan)
         schema = spark_schema(plan.form.payload)
         if changes.insert is None:
             return _empty(self._spark, plan).withColumn(AT, F.expr(time_sql(domain, plan.time)))
         if name not in changes.insert.columns:
-            msg = (
-                f"could not run task {plan.task!r} at {plan.where}: found no column {name!r} in what its function gives"
-            )
             hint = "give each row with the time at which it is written, as the rows of inputs have it"
-            raise SchemaMismatchError(msg, hint=hint, context={"task": plan.task})
+            raise _misfit(plan, f"no column {name!r} in what its function gives", hint, task=plan.task)
         inserted = _by_name(changes.insert.withColumnRenamed(name, AT), schema, plan, timed=True)
         return _summed([_signed(inserted, 1)], self._spark, plan) if plan.form.kind == "collection" else inserted
 
@@ -629,11 +629,8 @@ class SparkBodies:
         *,
         once: bool,
     ) -> DataFrame:
-        schema, collection, own_names = (
-            spark_schema(plan.form.payload),
-            plan.form.kind == "collection",
-            set(self._own_names),
-        )
+        schema, collection = spark_schema(plan.form.payload), plan.form.kind == "collection"
+        own_names = set(self._own_names)
         names = {alias: views.add(frame) for alias, frame in frames.items()}
         parts: list[DataFrame] = []
         for number, statement in enumerate(body.statements):
@@ -654,10 +651,16 @@ class SparkBodies:
         return _summed(parts, self._spark, plan) if collection else _union(parts)
 
 
-_SCHEMA_HINT: Final = "say them with schema=pyarrow.schema(…), or make the output with create_log"
+SCHEMA_HINT: Final = "say them with schema=pyarrow.schema(…), or make the output with create_log"
 
 
-def _nullable(schema: pa.Schema) -> pa.Schema:
+def no_columns(plan: StepPlan) -> str:
+    """Return what is said of a task whose function shows no columns."""
+    return f"could not start task {plan.task!r}: found no columns of its output"
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """Return a schema whose columns may all be null."""
     return pa.schema([each.with_nullable(True) for each in schema])  # noqa: FBT003 - as Arrow has it
 
 
@@ -735,11 +738,8 @@ def _by_place(
     names = schema.names if columns is None else _known_columns(columns, schema, plan)
     given = frame.columns[:-1] if timed else frame.columns
     if len(given) != len(names):
-        msg = (
-            f"could not run task {plan.task!r} at {plan.where}: found {len(given)} columns"
-            f" {shown(given)} for {len(names)} columns {shown(list(names))} of its output"
-        )
-        raise SchemaMismatchError(msg, hint="give the columns of the output, in its order", context={"task": plan.task})
+        wrong = f"{len(given)} columns {shown(given)} for {len(names)} columns {shown(list(names))} of its output"
+        raise _misfit(plan, wrong, "give the columns of the output, in its order", task=plan.task)
     found = frame.schema
     fitting = columns is None and not timed
     if fitting and [(each.name, each.dataType) for each in found] == [(x.name, x.dataType) for x in schema]:
@@ -754,10 +754,8 @@ def _known_columns(columns: Sequence[str], schema: StructType, plan: StepPlan) -
     known = {name.lower(): name for name in schema.names}
     missing = [name for name in columns if name.lower() not in known]
     if missing:
-        msg = f"could not run task {plan.task!r} at {plan.where}: found no column {missing[0]!r} in its output"
-        raise SchemaMismatchError(
-            msg, hint=f"name columns of the output: {shown(schema.names)}", context={"column": missing[0]}
-        )
+        hint = f"name columns of the output: {shown(schema.names)}"
+        raise _misfit(plan, f"no column {missing[0]!r} in its output", hint, column=missing[0])
     return [known[name.lower()] for name in columns]
 
 
@@ -766,11 +764,8 @@ def _by_name(frame: DataFrame, schema: StructType, plan: StepPlan, *, timed: boo
     at = [AT] if timed else []
     given = [name for name in frame.columns if name not in at]
     if sorted(given) != sorted(schema.names):
-        msg = (
-            f"could not run task {plan.task!r} at {plan.where}: found columns {shown(given)} for columns"
-            f" {shown(schema.names)} of its output"
-        )
-        raise SchemaMismatchError(msg, hint="give the columns of the output", context={"task": plan.task})
+        wrong = f"columns {shown(given)} for columns {shown(schema.names)} of its output"
+        raise _misfit(plan, wrong, "give the columns of the output", task=plan.task)
     ordered = frame.select(*map(quoted, [*schema.names, *at]))
     return _by_place(ordered, schema, None, plan, timed=timed)
 
@@ -780,42 +775,54 @@ def _column(found: tuple[str, DataType] | None, wanted: StructField, plan: StepP
         return F.lit(None).cast(wanted.dataType).alias(wanted.name)
     name, kind = found
     if not fits(kind, wanted.dataType):
-        msg = (
-            f"could not run task {plan.task!r} at {plan.where}: found type {kind.simpleString()!r} for column"
-            f" {wanted.name!r} of type {wanted.dataType.simpleString()!r}"
-        )
-        raise SchemaMismatchError(msg, hint="cast it in the body", context={"column": wanted.name})
+        has, needs = kind.simpleString(), wanted.dataType.simpleString()
+        wrong = f"type {has!r} for column {wanted.name!r} of type {needs!r}"
+        raise _misfit(plan, wrong, "cast it in the body", column=wanted.name)
     return F.col(name).cast(wanted.dataType).alias(wanted.name)
 
 
+def attempt_of(plan: StepPlan, where: str | None = None) -> str:
+    """Return what errors say that was attempted: at the time given, else at those of the step."""
+    return f"could not run task {plan.task!r} at {plan.where if where is None else where}"
+
+
+def _misfit(plan: StepPlan, found: str, hint: str, **context: object) -> SchemaMismatchError:
+    return SchemaMismatchError(f"{attempt_of(plan)}: found {found}", hint=hint, context=context)
+
+
+NO_DELETES: Final = "write into a collection log: a stream log takes no row back"
+
+
 def _no_deletes(plan: StepPlan) -> InvalidUsageError:
-    return InvalidUsageError(
-        f"could not run task {plan.task!r} at {plan.where}: found rows to delete from a stream log",
-        hint="write into a collection log: a stream log takes no row back",
-        context={"task": plan.task},
-    )
+    msg = f"{attempt_of(plan)}: found rows to delete from a stream log"
+    return InvalidUsageError(msg, hint=NO_DELETES, context={"task": plan.task})
+
+
+CORRECT_BODY: Final = "correct the body, or the data; nothing of this time was written"
 
 
 def _named(error: Exception, plan: StepPlan) -> OperatorError:
     """Return the error of a body, with the time at which it failed."""
     line = str(error).strip().partition("\n")[0]
-    found = f"could not run task {plan.task!r} at {plan.where}: {type(error).__name__}: {line}"
-    return _operator_error(plan, found, "correct the body, or the data; nothing of this time was written")
+    return operator_error(plan, f"{attempt_of(plan)}: {type(error).__name__}: {line}", CORRECT_BODY)
 
 
 def _gone(error: Exception, plan: StepPlan) -> StorageError:
     """Return the error for files that are not there any more: the step is planned again."""
-    named = [each for each in str(error).splitlines() if _is_of_storage(each)]
-    return StorageError(
-        f"could not run task {plan.task!r} at {plan.where}: {shown(named[0].strip())}",
-        hint="wait: where a vacuum took a file that was merged before, the step is planned again; if the error stays,"
-        " restore the log's files",
-        context={"operator": plan.task},
-    )
+    named = next(each for each in str(error).splitlines() if _is_of_storage(each))
+    return StorageError(f"{attempt_of(plan)}: {shown(named.strip())}", hint=GONE_HINT, context={"operator": plan.task})
 
 
-def _operator_error(plan: StepPlan, message: str, hint: str | None) -> OperatorError:
-    return OperatorError(message, hint=hint, operator=plan.task, lower=plan.where, upper=plan.where)
+GONE_HINT: Final = (
+    "wait: where a vacuum took a file that was merged before, the step is planned again; if the error stays,"
+    " restore the log's files"
+)
+
+
+def operator_error(plan: StepPlan, message: str, hint: str | None, where: str | None = None) -> OperatorError:
+    """Return the error of a body: at the time given, else at those of the step."""
+    at = plan.where if where is None else where
+    return OperatorError(message, hint=hint, operator=plan.task, lower=at, upper=at)
 
 
 def _is_of_body(error: PySparkException) -> bool:
@@ -856,7 +863,7 @@ def _written(changes: DataFrame, plan: StepPlan) -> StepResult:
         chosen = chosen.toDF(*(f"c{place}" for place in range(len(names) + len(diffs) + len(met) + len(at))))
     schema = pa.schema(
         [
-            *(each.with_nullable(True) for each in form.payload),  # noqa: FBT003 - as Arrow has it
+            *nullable(form.payload),
             *([pa.field(DIFF, pa.int64())] if collection else []),
             *(pa.field(f"_met_{n}", pa.bool_()) for n in range(len(met))),
             *([pa.field(AT, form.domain.types[0].arrow)] if timed else []),
@@ -869,18 +876,17 @@ def _written(changes: DataFrame, plan: StepPlan) -> StepResult:
             _write_chunk(table, plan, part)
         yield pa.RecordBatch.from_pylist([{"result": pickle.dumps(part)}])
 
-    found = chosen.mapInArrow(for_task(write), _RESULTS).collect()
+    found = chosen.mapInArrow(for_task(write), RESULTS).collect()
     parts: list[_Part] = [pickle.loads(bytes(row["result"])) for row in found]
-    unmet: dict[str, int] = {}
+    unmet = Counter[str]()
     files = [file for part in parts for file in part.files]
     stray = next((part.stray for part in parts if part.stray is not None), None)
     if stray is not None:
         return StepResult(files, _stray(stray, plan))
     for part in parts:
-        for name, n in part.unmet.items():
-            unmet[name] = unmet.get(name, 0) + n
+        unmet.update(part.unmet)
     failed = next((each for each in plan.expectations if each.otherwise == "fail" and unmet.get(each.name)), None)
-    return StepResult(files, None if failed is None else _unmet(failed, unmet[failed.name], plan), unmet)
+    return StepResult(files, None if failed is None else _unmet(failed, unmet[failed.name], plan), dict(unmet))
 
 
 def _met(plan: StepPlan, *, timed: bool = False) -> list[Column]:
@@ -941,14 +947,19 @@ def _write_rows(rows: pa.Table, plan: StepPlan, names: Sequence[str]) -> list[Da
     times = _times_of(rows, plan)
     payload = conform(rows.select(list(names)), form.payload)
     diffs = np.asarray(rows.column(DIFF).to_numpy(), np.int64) if form.kind == "collection" else None
-    messages = message_table(form, payload, times, plan.stream, plan.seq, diffs)
+    return write_messages(payload, times, diffs, plan)
+
+
+def write_messages(payload: pa.Table, times: IntArray, diffs: IntArray | None, plan: StepPlan) -> list[DataFile]:
+    """Write what a step gives into files of its output."""
+    messages = message_table(plan.form, payload, times, plan.stream, plan.seq, diffs)
     return write_data_files(
         plan.storage,
         messages,
         times,
         stream=plan.stream,
         seq=plan.seq,
-        domain=form.domain,
+        domain=plan.form.domain,
         job=plan.job,
         digest_within=OF_TASK,
     )
@@ -976,18 +987,14 @@ def _write_dead(rows: pa.Table, plan: StepPlan, expectation: Expectation) -> lis
 
 
 def _stray(time: int, plan: StepPlan) -> OperatorError:
-    found = (
-        f"could not run task {plan.task!r} at {plan.where}: found a row at"
-        f" {plan.form.domain.render_time((time,))}, where nothing is to be written"
-    )
+    at = plan.form.domain.render_time((time,))
+    found = f"{attempt_of(plan)}: found a row at {at}, where nothing is to be written"
     hint = "give each row the time of the rows of inputs that it is made from"
-    return _operator_error(plan, found, hint)
+    return operator_error(plan, found, hint)
 
 
 def _unmet(expectation: Expectation, n: int, plan: StepPlan) -> OperatorError:
-    found = (
-        f"could not run task {plan.task!r} at {plan.where}: found {n} rows that do not meet expectation"
-        f" {expectation.name!r}: {expectation.condition}"
-    )
+    unmet = f"{n} rows that do not meet expectation {expectation.name!r}: {expectation.condition}"
+    found = f"{attempt_of(plan)}: found {unmet}"
     hint = "correct the data or the condition, or say what becomes of such rows: 'drop' or 'dead_letter'"
-    return _operator_error(plan, found, hint)
+    return operator_error(plan, found, hint)
