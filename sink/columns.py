@@ -202,11 +202,7 @@ def resolve_frontier(options: SinkOptions, /) -> FrontierPolicy:
     needs_time = policy in (FrontierPolicy.BOUNDED, FrontierPolicy.SOURCE, FrontierPolicy.HOLD)
     if needs_time and not options.time_column:
         msg = f"frontier={policy.value!r} without option 'timeColumn'"
-        raise _conflict(
-            msg,
-            "name the column that holds the time",
-            "timeColumn",
-        )
+        raise _conflict(msg, "name the column that holds the time", "timeColumn")
     if options.time_column and not needs_time:
         why = (
             "the time of a row is its micro-batch"
@@ -222,20 +218,10 @@ def resolve_frontier(options: SinkOptions, /) -> FrontierPolicy:
     if "lateness" in options.given and policy is not FrontierPolicy.BOUNDED:
         msg = f"option 'lateness' together with frontier={policy.value!r}"
         raise _conflict(msg, "it goes with frontier='bounded'", "lateness")
-    if "max_future_skew" in options.given and not needs_time:
-        msg = f"option 'maxFutureSkew' together with frontier={policy.value!r}"
-        raise _conflict(
-            msg,
-            "it goes with frontier='bounded', 'source' or 'hold'",
-            "maxFutureSkew",
-        )
-    if "bad_time" in options.given and not needs_time:
-        msg = f"option 'badTime' together with frontier={policy.value!r}"
-        raise _conflict(
-            msg,
-            "it goes with frontier='bounded', 'source' or 'hold'",
-            "badTime",
-        )
+    for attribute, option in (("max_future_skew", "maxFutureSkew"), ("bad_time", "badTime")):
+        if attribute in options.given and not needs_time:
+            msg = f"option {option!r} together with frontier={policy.value!r}"
+            raise _conflict(msg, "it goes with frontier='bounded', 'source' or 'hold'", option)
     return policy
 
 

@@ -1197,16 +1197,14 @@ def check_free(path: str, *, storage_options: Mapping[str, str] | None = None) -
 def _is_free(where: str, storage: Storage) -> bool:
     """Return whether there is no Delta table; refuse something else in the directory."""
     if storage.local and os.path.exists(where) and not os.path.isdir(where):
-        msg = f"could not create log {where!r}: found a file"
-        raise InvalidUsageError(msg, hint="give an empty or new directory", context={"path": where})
+        raise _not_free(where, "a file", "give an empty or new directory")
     names = storage.names()
     if "_delta_log" in names and has_table(storage):
         return False
     # Left behind by a creation that was killed: files of data, a table's log without entries.
     foreign = foreign_names(names)
     if foreign:
-        msg = f"could not create log {where!r}: found {foreign[0]!r} in the directory"
-        raise InvalidUsageError(msg, hint="give an empty or new directory", context={"path": where})
+        raise _not_free(where, f"{foreign[0]!r} in the directory", "give an empty or new directory")
     return True
 
 
@@ -1333,36 +1331,30 @@ def create_log(
                 msg, hint="open the log to see what it holds, or create it with exist_ok=True", context={"path": where}
             )
     if not exist_ok:
-        msg = f"could not create log {where!r}: found a Delta table there already"
-        raise InvalidUsageError(
-            msg,
-            hint="give another path, or exist_ok=True to open a log that is there",
-            context={"path": where},
-        )
+        hint = "give another path, or exist_ok=True to open a log that is there"
+        raise _not_free(where, "a Delta table there already", hint)
     log = open_()
     found = log.core.format
     if (found.domain, found.kind) != (form.domain, form.kind):
-        msg = f"could not use log {where!r}: found kind={found.kind!r} times={found.domain.to_json()!r}"
-        raise SchemaMismatchError(
-            msg,
-            hint=f"give another path, or what it has in place of kind={form.kind!r} times={form.domain.to_json()!r}",
-            context={"path": where},
-        )
+        hint = f"give another path, or what it has in place of kind={form.kind!r} times={form.domain.to_json()!r}"
+        raise _unlike(where, f"kind={found.kind!r} times={found.domain.to_json()!r}", hint)
     if form.key and found.key != form.key:
-        msg = f"could not use log {where!r}: found key={list(found.key)!r}"
-        raise SchemaMismatchError(
-            msg, hint="leave the key out, or give another path: a log keeps its key", context={"path": where}
-        )
+        hint = "leave the key out, or give another path: a log keeps its key"
+        raise _unlike(where, f"key={list(found.key)!r}", hint)
     if not (found.payload.equals(form.payload) or found.declared.equals(form.payload)):
-        msg = f"could not use log {where!r}: found other payload columns: {_difference(found.payload, form.payload)}"
-        raise SchemaMismatchError(
-            msg,
-            hint="give the schema that the log was created with, or another path",
-            context={"path": where},
-        )
+        hint = "give the schema that the log was created with, or another path"
+        raise _unlike(where, f"other payload columns: {_difference(found.payload, form.payload)}", hint)
     if keep is not None:
         log.keep(keep, committed=keep_committed)
     return log
+
+
+def _unlike(path: str, found: str, hint: str) -> SchemaMismatchError:
+    return SchemaMismatchError(f"could not use log {path!r}: found {found}", hint=hint, context={"path": path})
+
+
+def _not_free(path: str, found: str, hint: str) -> InvalidUsageError:
+    return InvalidUsageError(f"could not create log {path!r}: found {found}", hint=hint, context={"path": path})
 
 
 def _difference(found: pa.Schema, wanted: pa.Schema) -> str:

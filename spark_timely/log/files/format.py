@@ -211,6 +211,15 @@ def _unknown_fields(found: pa.DataType, wanted: pa.DataType, name: str) -> list[
     return []
 
 
+def _misfit(what: str, found: str, hint: str, **context: object) -> SchemaMismatchError:
+    return SchemaMismatchError(f"could not fit {what} to the log: found {found}", hint=hint, context=context)
+
+
+def _unusable(path: str, found: str, hint: str, **context: object) -> LogFormatError:
+    msg = f"could not open log {path!r}: found {found}"
+    return LogFormatError(msg, hint=hint, context={"path": path, **context})
+
+
 def conform(table: pa.Table, schema: pa.Schema, *, what: str = "rows", first_row: int = 0) -> pa.Table:
     """Bring rows into a schema: columns by name, in its order and types; nothing is guessed.
 
@@ -234,12 +243,8 @@ def conform(table: pa.Table, schema: pa.Schema, *, what: str = "rows", first_row
     if missing or unknown or len(set(names)) != len(names):
         found = f"column {missing[0]!r} missing" if missing else None
         found = found or (f"unknown column {unknown[0]!r}" if unknown else "a column twice")
-        msg = f"could not fit {what} to the log: found {found}"
-        raise SchemaMismatchError(
-            msg,
-            hint=f"select, rename or add columns to match the log's: {shown(schema.names)}",
-            context={"missing": missing, "unknown": unknown},
-        )
+        hint = f"select, rename or add columns to match the log's: {shown(schema.names)}"
+        raise _misfit(what, found, hint, missing=missing, unknown=unknown)
     columns = []
     for wanted in schema:
         column = table.column(wanted.name)
@@ -247,24 +252,16 @@ def conform(table: pa.Table, schema: pa.Schema, *, what: str = "rows", first_row
             column = _cast(column, wanted, what)
         if not wanted.nullable and column.null_count:
             row = first_row + pc.index(column.is_null(), value=True).as_py()
-            msg = f"could not fit {what} to the log: found null in column {wanted.name!r}, row={row}"
-            raise SchemaMismatchError(
-                msg,
-                hint="fill or drop such rows: the log was created with this column not null",
-                context={"column": wanted.name, "row": row},
-            )
+            hint = "fill or drop such rows: the log was created with this column not null"
+            raise _misfit(what, f"null in column {wanted.name!r}, row={row}", hint, column=wanted.name, row=row)
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _cast(column: pa.ChunkedArray, field: pa.Field, what: str) -> pa.ChunkedArray:
     if not _fits(column.type, field.type):
-        msg = f"could not fit {what} to the log: found column {field.name!r} of type={column.type}"
-        raise SchemaMismatchError(
-            msg,
-            hint=f"cast the column to {field.type}, as the log keeps it",
-            context={"column": field.name},
-        )
+        hint = f"cast the column to {field.type}, as the log keeps it"
+        raise _misfit(what, f"column {field.name!r} of type={column.type}", hint, column=field.name)
     if pa.types.is_list_view(column.type) or pa.types.is_large_list_view(column.type):
         lists = pa.large_list(column.type.value_field)
         column = pa.chunked_array([lists_of_views(chunk) for chunk in column.chunks], lists)
@@ -286,12 +283,8 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, what: str) -> pa.ChunkedArra
             context={"column": field.name},
         ) from error
     except pa.ArrowNotImplementedError as error:
-        msg = f"could not fit {what} to the log: found column {field.name!r} of type={column.type}"
-        raise SchemaMismatchError(
-            msg,
-            hint=f"cast the column to {field.type}, as the log keeps it",
-            context={"column": field.name},
-        ) from error
+        hint = f"cast the column to {field.type}, as the log keeps it"
+        raise _misfit(what, f"column {field.name!r} of type={column.type}", hint, column=field.name) from error
 
 
 def _dictionary_without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -855,14 +848,12 @@ class LogFormat:
         if version not in FORMAT_VERSIONS:
             *most, last = map(str, FORMAT_VERSIONS)
             used = f"{', '.join(most)} and {last}"
-            msg = f"could not open log {path!r}: found format version={version}, this library uses {used}"
-            raise LogFormatError(
-                msg,
-                hint="upgrade spark-timely"
+            hint = (
+                "upgrade spark-timely"
                 if version > max(FORMAT_VERSIONS)
-                else "replay the log with the version of spark-timely that wrote it, and capture it into a new log",
-                context={"path": path, "version": version},
+                else "replay the log with the version of spark-timely that wrote it, and capture it into a new log"
             )
+            raise _unusable(path, f"format version={version}, this library uses {used}", hint, version=version)
         try:
             domain = TimeDomain.from_json(facts)
             nullable = dict(facts.get("nullable", {}))
@@ -877,12 +868,8 @@ class LogFormat:
         own = {f.name for f in bare.table_fields}
         missing = [f.name for f in bare.table_fields if f.name not in schema.names]
         if missing:
-            msg = f"could not open log {path!r}: found no column {missing[0]!r}"
-            raise LogFormatError(
-                msg,
-                hint="restore the table: the log's own columns may not be dropped or renamed",
-                context={"path": path, "column": missing[0]},
-            )
+            hint = "restore the table: the log's own columns may not be dropped or renamed"
+            raise _unusable(path, f"no column {missing[0]!r}", hint, column=missing[0])
         payload = [
             pa.field(f.name, canonical_type(f.type, f.name), bool(nullable.get(f.name, True)))
             for f in schema
@@ -909,11 +896,8 @@ class LogFormat:
 
 
 def _unreadable_facts(path: str, found: object) -> LogFormatError:
-    return LogFormatError(
-        f"could not open log {path!r}: found unreadable facts {shown(found)}",
-        hint=f"restore the metadata {METADATA_KEY!r} of column '_event'",
-        context={"path": path},
-    )
+    hint = f"restore the metadata {METADATA_KEY!r} of column '_event'"
+    return _unusable(path, f"unreadable facts {shown(found)}", hint)
 
 
 def _types_of(minimum: object, domain: TimeDomain) -> str:

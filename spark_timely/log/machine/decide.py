@@ -204,29 +204,24 @@ def _check_takeover(
         raise InvalidUsageError(msg, hint="take over without carry: the numbers are of another owner's micro-batch")
     if request.owner not in owners(name):
         return
-    msg = (
-        f"could not append to stream {name!r} of log {path!r}: found it taken over from {request.owner!r}, it is owned "
-        f"by {state.owner!r}"
-    )
-    raise OwnershipError(
-        msg,
-        hint="continue under another name, with a new checkpoint: an owner that lost a stream cannot take it back",
-        context={"path": path, "stream": name, "owner": state.owner},
+    found = f"taken over from {request.owner!r}, it is owned by {state.owner!r}"
+    hint = "continue under another name, with a new checkpoint: an owner that lost a stream cannot take it back"
+    raise _of_another(path, state, found, hint)
+
+
+def _of_another(path: str, state: StreamState, found: str, hint: str) -> OwnershipError:
+    return OwnershipError(
+        f"could not append to stream {state.stream!r} of log {path!r}: found it {found}",
+        hint=hint,
+        context={"path": path, "stream": state.stream, "owner": state.owner},
     )
 
 
 def check_owner(path: str, state: StreamState, owner: str) -> None:
     """Refuse a stream that is another's; raises `OwnershipError`."""
     if state.owner != owner:
-        msg = (
-            f"could not append to stream {state.stream!r} of log {path!r}: found it owned by {state.owner!r}, not by "
-            f"{owner!r}"
-        )
-        raise OwnershipError(
-            msg,
-            hint="choose another stream name, or take this stream over (takeover): one owner writes it",
-            context={"path": path, "stream": state.stream, "owner": state.owner},
-        )
+        hint = "choose another stream name, or take this stream over (takeover): one owner writes it"
+        raise _of_another(path, state, f"owned by {state.owner!r}, not by {owner!r}", hint)
 
 
 def check_plan(path: str, state: StreamState, plans: Sequence[str], outline: str | None) -> None:
@@ -274,15 +269,9 @@ def _check_fence(path: str, state: StreamState, fence: Fence | None) -> None:
     if before is None or (fence is not None and fence.may_follow(before)):
         return
     mine = "none" if fence is None else f"start {fence.epoch} ({fence.owner}) of instance {fence.instance!r}"
-    msg = (
-        f"could not append to stream {state.stream!r} of log {path!r}: found it written by start {before.epoch} "
-        f"({before.owner}) of instance {before.instance!r}, this is {mine}"
-    )
-    raise OwnershipError(
-        msg,
-        hint="an instance that was replaced ends; to write the log otherwise, take the stream over under another name",
-        context={"path": path, "stream": state.stream, "owner": state.owner},
-    )
+    found = f"written by start {before.epoch} ({before.owner}) of instance {before.instance!r}, this is {mine}"
+    hint = "an instance that was replaced ends; to write the log otherwise, take the stream over under another name"
+    raise _of_another(path, state, found, hint)
 
 
 def _is_duplicate(path: str, state: StreamState, request: CommitRequest, recorded: Recorded) -> bool:

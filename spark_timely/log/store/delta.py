@@ -621,11 +621,8 @@ class DeltaStore:
         raise self._damaged(entry_path(version), plain(cause)) from cause
 
     def _features(self, found: str) -> LogFormatError:
-        return LogFormatError(
-            f"could not open log {self.path!r}: found table features that cannot be read: {shown(found)}",
-            hint="rewrite the table without the feature: a log is a plain Delta table",
-            context={"path": self.path},
-        )
+        hint = "rewrite the table without the feature: a log is a plain Delta table"
+        return _refused(self.path, f"table features that cannot be read: {shown(found)}", hint)
 
     def _load(self, table: DeltaTable) -> None:
         """Take everything from a handle of delta-rs: schema, format, features, files."""
@@ -660,12 +657,8 @@ class DeltaStore:
         arrow = pa.schema(self._schema.to_arrow())
         self.format = LogFormat.from_table(arrow, event.metadata if event is not None else {}, self.path)
         if list(metadata.partition_columns) != ["_event"]:
-            msg = f"could not open log {self.path!r}: found partition columns={metadata.partition_columns!r}"
-            raise LogFormatError(
-                msg,
-                hint="restore the table: a log is partitioned by _event",
-                context={"path": self.path},
-            )
+            hint = "restore the table: a log is partitioned by _event"
+            raise _refused(self.path, f"partition columns={metadata.partition_columns!r}", hint)
         listing = pa.table(table.get_add_actions())
         elsewhere = listing["path"].filter(pc.match_substring_regex(listing["path"], ELSEWHERE.pattern))
         self._refuse_elsewhere(elsewhere.slice(0, 1).to_pylist())
@@ -724,14 +717,9 @@ class DeltaStore:
         if isinstance(self.storage, CloudStorage) and not self.storage.check_excludes(self._newest_entry):
             self._mark = ()  # tidied away, or more: everything is read again before the commit
         if self._rules.refused:
-            msg = (
-                f"could not write log {self.path!r}: found {', '.join(self._rules.refused)}, unknown to those who write"
-            )
-            raise LogFormatError(
-                msg,
-                hint="drop it (ALTER TABLE … DROP CONSTRAINT, or the column), or capture into another log",
-                context={"path": self.path},
-            )
+            hint = "drop it (ALTER TABLE … DROP CONSTRAINT, or the column), or capture into another log"
+            found = f"{', '.join(self._rules.refused)}, unknown to those who write"
+            raise _refused(self.path, found, hint, attempt="write")
         if self._writable:
             return
         try:
@@ -748,12 +736,10 @@ class DeltaStore:
             self._writable = True
 
     def _unwritable(self, found: str) -> LogFormatError:
-        return LogFormatError(
-            f"could not write log {self.path!r}: found table features that cannot be written: {shown(found)}",
-            hint="drop the feature (ALTER TABLE … DROP FEATURE), or capture into another log: a log is a plain Delta"
-            " table",
-            context={"path": self.path},
+        hint = (
+            "drop the feature (ALTER TABLE … DROP FEATURE), or capture into another log: a log is a plain Delta table"
         )
+        return _refused(self.path, f"table features that cannot be written: {shown(found)}", hint, attempt="write")
 
     def _refuse_elsewhere(self, paths: Sequence[str]) -> None:
         """Refuse files outside of the table, the first of which are given: a vacuum knows nothing of who else has them.
@@ -763,23 +749,17 @@ class DeltaStore:
         LogFormatError
         """
         if paths:
-            msg = f"could not open log {self.path!r}: found file {shown(paths[0])}, which is outside of its folder"
-            raise LogFormatError(
-                msg,
-                hint="read the log that has it, or copy that one's folder: a shallow clone has no files of its own",
-                context={"path": self.path, "file": paths[0]},
-            )
+            hint = "read the log that has it, or copy that one's folder: a shallow clone has no files of its own"
+            raise _refused(self.path, f"file {shown(paths[0])}, which is outside of its folder", hint, file=paths[0])
 
     def _refuse_vectors(self, table: DeltaTable) -> None:
         vectors = pa.table(table.deletion_vectors())
         if vectors.num_rows:
-            msg = f"could not open log {self.path!r}: found deletion vectors on {vectors.num_rows} files"
-            raise LogFormatError(
-                msg,
-                hint="restore the table to the version before rows were deleted or changed. Where none was, purge the"
-                " vectors: REORG TABLE … APPLY (PURGE), and set delta.enableDeletionVectors=false",
-                context={"path": self.path},
+            hint = (
+                "restore the table to the version before rows were deleted or changed. Where none was, purge the"
+                " vectors: REORG TABLE … APPLY (PURGE), and set delta.enableDeletionVectors=false"
             )
+            raise _refused(self.path, f"deletion vectors on {vectors.num_rows} files", hint)
 
     def refresh(self, *, after_put: bool = False) -> bool:
         """Move the snapshot to the newest version; return whether it moved."""
@@ -1243,3 +1223,8 @@ def _is_unwritable(text: str) -> bool:
 def _is_feature_error(text: str) -> bool:
     low = text.lower()
     return "feature" in low or "unsupported" in low or "column mapping" in low
+
+
+def _refused(path: str, found: str, hint: str, *, attempt: str = "open", **context: object) -> LogFormatError:
+    msg = f"could not {attempt} log {path!r}: found {found}"
+    return LogFormatError(msg, hint=hint, context={"path": path, **context})

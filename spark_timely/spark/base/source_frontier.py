@@ -150,13 +150,22 @@ def source_frontier(
     known = list(dict.fromkeys(source.times for source in found if source.times))
     if len(known) > 1:
         listed = sorted("(" + ", ".join(kind.value for kind in times) + ")" for times in known)
-        msg = f"{attempt}: found sources with times of types {' and '.join(listed)}"
-        raise InvalidUsageError(msg, hint="read logs whose times are of one type, or use another frontier policy")
+        hint = "read logs whose times are of one type, or use another frontier policy"
+        raise _refused(attempt, f"sources with times of types {' and '.join(listed)}", hint)
     times = known[0] if known else ()
     frontiers = [source.frontier for source in found]
     if any(frontier is None for frontier in frontiers):
         return SourceFrontier(None, times)
     return SourceFrontier(reduce(Antichain.meet, (f for f in frontiers if f is not None)), times)
+
+
+def _unread(attempt: str, checkpoint: str, found: str, hint: str) -> StorageError:
+    context = {"checkpoint": checkpoint}
+    return StorageError(f"{attempt}: found {found}", hint=hint, determinate=True, context=context)
+
+
+def _refused(attempt: str, found: str, hint: str) -> InvalidUsageError:
+    return InvalidUsageError(f"{attempt}: found {found}", hint=hint)
 
 
 def _read(
@@ -181,13 +190,8 @@ def _lines(attempt: str, batch_id: int, checkpoint: str, text: str) -> list[str]
     """Return the offsets of a micro-batch's sources, as Spark wrote them."""
     lines = [line.strip() for line in text.split("\n")]
     if lines[0] not in ("v1", "v2", REPLAY_HEADER) or len(lines) <= _HEADER_LINES:
-        msg = f"{attempt}: found {shown(text)} in 'offsets/{batch_id}'"
-        raise StorageError(
-            msg,
-            hint="upgrade spark-timely: this version of Spark writes its checkpoint in another form",
-            determinate=True,
-            context={"checkpoint": checkpoint},
-        )
+        hint = "upgrade spark-timely: this version of Spark writes its checkpoint in another form"
+        raise _unread(attempt, checkpoint, f"{shown(text)} in 'offsets/{batch_id}'", hint)
     # In the second version each line begins with the name of its source.
     return [line.partition(":")[2] if lines[0] == "v2" else line for line in lines[_HEADER_LINES:]]
 
@@ -204,12 +208,11 @@ def _of_source(line: str, attempt: str) -> SourceFrontier:
         raise _other(line, found, attempt)
     if found["delivery"] != "complete" or found.get("content") == "events":
         name = "delivery" if found["delivery"] != "complete" else "content"
-        msg = f"{attempt}: found a source with {name}={found[name]!r}"
-        raise InvalidUsageError(
-            msg,
-            hint="read it with delivery=complete and content=messages; or capture its events as they are, with"
-            " content=events and frontier='events'",
+        hint = (
+            "read it with delivery=complete and content=messages; or capture its events as they are, with"
+            " content=events and frontier='events'"
         )
+        raise _refused(attempt, f"a source with {name}={found[name]!r}", hint)
     if "times" not in found:
         msg = f"{attempt}: found a source that does not say of which type its times are, at offset {shown(line)}"
         raise InvalidUsageError(
@@ -229,11 +232,11 @@ def _other(line: str, found: object, attempt: str) -> InvalidUsageError:
     """Return the error for a source that knows nothing about completeness."""
     keys = set(found) if isinstance(found, Mapping) else set()
     name = next((name for key, name in _OTHERS if key in keys), "a source")
-    return InvalidUsageError(
-        f"{attempt}: found {name} that is not timely, at offset {shown(line)}",
-        hint="read the other one as a static DataFrame, capture it into a log of its own first, or use another frontier"
-        " policy: only timely sources say what is complete",
+    hint = (
+        "read the other one as a static DataFrame, capture it into a log of its own first, or use another frontier"
+        " policy: only timely sources say what is complete"
     )
+    return _refused(attempt, f"{name} that is not timely, at offset {shown(line)}", hint)
 
 
 def _refuse_state(storage: TableStorage, attempt: str) -> None:
@@ -246,13 +249,12 @@ def _refuse_state(storage: TableStorage, attempt: str) -> None:
     except (TimelyError, OSError) as error:
         msg = f"{attempt}: found a checkpoint whose directory 'state' cannot be read"
         raise StorageError(msg, hint="try again", determinate=True) from error
-    msg = f"{attempt}: found stateful operators in the query: {', '.join(names)}"
-    raise InvalidUsageError(
-        msg,
-        hint="aggregate, join or deduplicate inside foreachBatch, without state, which a micro-batch of whole times"
+    hint = (
+        "aggregate, join or deduplicate inside foreachBatch, without state, which a micro-batch of whole times"
         " allows; and begin with a new checkpoint: stateful operators keep rows back, whose times would be complete"
-        " by then",
+        " by then"
     )
+    raise _refused(attempt, f"stateful operators in the query: {', '.join(names)}", hint)
 
 
 def _operator(storage: TableStorage, folder: str) -> str:

@@ -312,23 +312,17 @@ def _ident(df: DataFrame, batch_id: int, step: int, app_id: str | None, options:
     location = options.checkpoint_location
     if (location is None) == (app_id is None):
         found = "neither 'checkpoint' nor 'app_id'" if location is None else "both 'checkpoint' and 'app_id'"
-        msg = f"could not capture micro-batch {batch_id}: found {found}"
-        raise InvalidOptionError(
-            msg,
-            hint="give checkpoint, the query's checkpointLocation, or app_id, a name that stays the same over restarts:"
-            " a repeated micro-batch is recognised by it",
-            context={"option": "checkpoint"},
+        hint = (
+            "give checkpoint, the query's checkpointLocation, or app_id, a name that stays the same over restarts:"
+            " a repeated micro-batch is recognised by it"
         )
+        raise _unknown_query(batch_id, found, hint)
     if app_id is not None:
         return BatchId(_nonempty(app_id), batch_id, step, run_by=_spark_query(df))
     known = checkpoint_state(str(location), storage_options=options.storage_options)
     if known.query is None:
-        msg = f"could not capture micro-batch {batch_id}: found no query id in checkpoint {location!r}"
-        raise InvalidOptionError(
-            msg,
-            hint="give the same checkpoint as to the query, where Python can read it; else give app_id",
-            context={"option": "checkpoint"},
-        )
+        hint = "give the same checkpoint as to the query, where Python can read it; else give app_id"
+        raise _unknown_query(batch_id, f"no query id in checkpoint {location!r}", hint)
     if is_finished(str(location), batch_id, storage_options=options.storage_options):
         msg = f"could not capture micro-batch {batch_id}: found checkpoint {location!r} where it is finished"
         raise InvalidUsageError(
@@ -339,6 +333,11 @@ def _ident(df: DataFrame, batch_id: int, step: int, app_id: str | None, options:
         )
     planned = planned_offsets(str(location), batch_id, storage_options=options.storage_options)
     return BatchId(known.query, batch_id, step, planned)
+
+
+def _unknown_query(batch_id: int, found: str, hint: str) -> InvalidOptionError:
+    msg = f"could not capture micro-batch {batch_id}: found {found}"
+    return InvalidOptionError(msg, hint=hint, context={"option": "checkpoint"})
 
 
 def _run_of(session: SparkSession) -> str | None:
