@@ -557,25 +557,25 @@ class ReplayPlanner:
             # The first range of a replay as of a frontier holds the contents there.
             "consolidate": _is_contents(lower, selection),
         }
-        plans: list[dict[str, Any]] = []
+        plans: list[dict[str, Any]]
         if self._options.split_by == "time":
-            for first, last, numbers in files.by_time(lower.times, upper.times, n_splits):
-                plans.append(
-                    {
-                        "pieces": tuple(FilePiece(files.paths[i]) for i in numbers),
-                        "first": first,
-                        "last": last,
-                        "size_bytes": int(files.bounds.sizes[numbers].sum()),
-                    }
-                )
+            plans = [
+                {
+                    "pieces": tuple(FilePiece(files.paths[i]) for i in numbers),
+                    "first": first,
+                    "last": last,
+                    "size_bytes": int(files.bounds.sizes[numbers].sum()),
+                }
+                for first, last, numbers in files.by_time(lower.times, upper.times, n_splits)
+            ]
         else:
-            for pieces in cut_bytes(files.bounds.sizes, n_splits):
-                plans.append(
-                    {
-                        "pieces": tuple(FilePiece(files.paths[p.file], p.start, p.stop) for p in pieces),
-                        "size_bytes": sum(p.share_of(int(files.bounds.sizes[p.file])) for p in pieces),
-                    }
-                )
+            plans = [
+                {
+                    "pieces": tuple(FilePiece(files.paths[p.file], p.start, p.stop) for p in pieces),
+                    "size_bytes": sum(p.share_of(int(files.bounds.sizes[p.file])) for p in pieces),
+                }
+                for pieces in cut_bytes(files.bounds.sizes, n_splits)
+            ]
         progress = b""
         if self.layout.content == "events":
             progress = frontier_changes(self.layout, lower, upper, opening=opening)

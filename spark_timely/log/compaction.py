@@ -36,7 +36,7 @@ from spark_timely.log.files.parquet import (
     write_progress_file,
 )
 from spark_timely.log.machine.decide import Attempt, Settled, commit_loop
-from spark_timely.log.machine.state import DataFile, distinct_rows
+from spark_timely.log.machine.state import DataFile
 from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
@@ -329,8 +329,7 @@ def read_known(store: Store, path: str, schema: pa.Schema) -> pa.Table:
 
 def _merge_progress(states: StreamStates, index: FileIndex, stream: str) -> bool:
     store = states.store
-    rows = pa.concat_tables(side_by_side(store.storage, states.rows_in, index.paths.tolist()))
-    rows = distinct_rows(store.format, rows)
+    rows = states.distinct_rows_in(index.paths.tolist())
     new = write_progress_file(store.storage, rows, stream, int(index.seq_hi.max()), store.format.domain)
     done = replace_files(store, index, [new])
     if done:

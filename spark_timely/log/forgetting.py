@@ -363,8 +363,7 @@ def forget_commits(states: StreamStates, stream: str, *, at_least: int = 1, pati
     if gone < at_least:
         return 0
     old = mine.select(mine.seq_lo <= base)
-    table = pa.concat_tables(side_by_side(store.storage, states.rows_in, old.paths.tolist()))
-    table = with_base(distinct_rows(form, table), stream, base)
+    table = with_base(states.distinct_rows_in(old.paths.tolist()), stream, base)
     say_that_it_forgets(states)
     new = write_progress_file(store.storage, table, stream, int(old.seq_hi.max()), form.domain)
     if not replace_files(store, old, [new], patience):

@@ -390,6 +390,11 @@ class StreamStates:
             rows = read_progress(self.store.storage, path, self.store.format.progress_schema)
         return rows
 
+    def distinct_rows_in(self, paths: Sequence[str]) -> pa.Table:
+        """Return the progress rows of files, each once: what was kept, and read side by side what was not."""
+        tables = side_by_side(self.store.storage, self.rows_in, list(paths))
+        return distinct_rows(self.store.format, pa.concat_tables(tables))
+
     def commits_of(self, wanted: Mapping[str, int]) -> dict[str, StreamState]:
         """Return the states right after one commit each of some streams. See `LogCore.commits_of`."""
         with self.lock:
@@ -482,9 +487,7 @@ class StreamStates:
             index = self.store.live.index("progress")
             streams = index.lone_streams()
             if None in streams:  # merged by others: what is in them must be read, not as `progress`, which asks this
-                paths = index.paths.tolist()
-                every = pa.concat_tables(side_by_side(self.store.storage, self.rows_in, paths))
-                rows = distinct_rows(self.store.format, every).select(["_stream", "_seq"])
+                rows = self.distinct_rows_in(index.paths.tolist()).select(["_stream", "_seq"])
                 rows = rows.group_by("_stream").aggregate([("_seq", "min")])
                 first = dict(zip(rows["_stream"].to_pylist(), rows["_seq_min"].to_pylist(), strict=True))
             else:

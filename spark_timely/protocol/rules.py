@@ -20,7 +20,7 @@ Source: timely `protocol/replay.rs`, the protocol in the module's description.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -56,6 +56,24 @@ __all__ = ["StreamCounts", "check_messages", "check_progress", "verify_events"]
 
 # Pairs of an event and a time held that are compared at once.
 _PAIRS = 1 << 22
+
+
+class _Place(NamedTuple):
+    """Where a rule is broken, and how its times are written: for errors, as far as it is known."""
+
+    stream: str | None = None
+    seq: int | None = None
+    domain: TimeDomain | None = None
+
+    def __str__(self) -> str:
+        place = "" if self.stream is None else f" in stream {self.stream!r}"
+        return place if self.seq is None else f"{place} at seq={self.seq}"
+
+    def render(self, time: IntArray | tuple[int, ...]) -> object:
+        values = tuple(int(x) for x in time)
+        if self.domain is not None:
+            return self.domain.render_time(values)
+        return values[0] if len(values) == 1 else values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,16 +149,13 @@ class StreamCounts:
         times: TimesLike,
         counts: npt.ArrayLike,
         arity: int | None = None,
-        *,
-        stream: str | None = None,
-        seq: int | None = None,
-        domain: TimeDomain | None = None,
+        place: _Place | None = None,
     ) -> StreamCounts:
         """Consolidate and refuse negative counts; whose they are goes into the error."""
         held, sums = consolidate(times, counts, arity)
         if sums.shape[0] and sums.min() < 0:
             row = int(np.flatnonzero(sums < 0)[0])
-            raise _negative(held[row], int(sums[row]), stream=stream, seq=seq, domain=domain)
+            raise _negative(held[row], int(sums[row]), place or _Place())
         held.flags.writeable = False
         sums.flags.writeable = False
         return cls(held, sums)
@@ -245,23 +260,12 @@ def check_progress(
     rows, changes = consolidate(times, deltas, counts.arity)
     raised = rows[changes > 0]
     fits = beyond(raised, counts.times)
+    place = _Place(stream, seq, domain)
     if not fits.all():
         attempt = "raise the count of"
-        raise _unheld(
-            attempt,
-            raised[int(np.flatnonzero(~fits)[0])],
-            counts,
-            stream=stream,
-            seq=seq,
-            domain=domain,
-        )
-    return StreamCounts._checked(
-        concat_times(counts.times, rows),
-        np.concatenate([counts.counts, changes]),
-        stream=stream,
-        seq=seq,
-        domain=domain,
-    )
+        raise _unheld(attempt, raised[int(np.flatnonzero(~fits)[0])], counts, place)
+    held, sums = concat_times(counts.times, rows), np.concatenate([counts.counts, changes])
+    return StreamCounts._checked(held, sums, place=place)
 
 
 def check_messages(
@@ -301,7 +305,7 @@ def check_messages(
     if not fits.all():
         row = int(np.flatnonzero(~fits)[0])
         attempt = "send a message at"
-        raise _unheld(attempt, rows[row], counts, stream=stream, seq=seq, domain=domain, row=row)
+        raise _unheld(attempt, rows[row], counts, _Place(stream, seq, domain), row)
 
 
 def verify_events(
@@ -374,11 +378,12 @@ def verify_events(
     if broken:
         step, rule, row = min(broken)
         seq = step if numbers is None or step >= numbers.shape[0] else int(numbers[step])
+        place = _Place(stream, seq, domain)
         if rule == 2:
-            raise _negative(times[row], int(counts[row]), stream=stream, seq=seq, domain=domain)
+            raise _negative(times[row], int(counts[row]), place)
         attempt, used, _ = uses[rule]
         held = _counts_at(intervals, step)
-        raise _unheld(attempt, used[row], held, stream=stream, seq=seq, domain=domain, row=row)
+        raise _unheld(attempt, used[row], held, place, row)
     last = np.ones(times.shape[0], dtype=np.bool_)
     last[:-1] = (times[1:] != times[:-1]).any(axis=1)
     return StreamCounts.from_arrays(times[last], counts[last], events.arity)
@@ -444,59 +449,32 @@ def _counts_at(intervals: tuple[IntArray, DiffArray, DiffArray], step: int) -> S
     return StreamCounts.from_arrays(held, np.ones(held.shape[0], dtype=np.int64), lows.shape[1])
 
 
-def _shown(time: IntArray | tuple[int, ...], domain: TimeDomain | None) -> object:
-    values = tuple(int(x) for x in time)
-    if domain is not None:
-        return domain.render_time(values)
-    return values[0] if len(values) == 1 else values
-
-
-def _where(stream: object, seq: object) -> str:
-    place = "" if stream is None else f" in stream {stream!r}"
-    return place if seq is None else f"{place} at seq={seq}"
-
-
 def _unheld(
-    attempt: str,
-    time: IntArray,
-    counts: StreamCounts,
-    *,
-    stream: object = None,
-    seq: object = None,
-    domain: TimeDomain | None = None,
-    row: int | None = None,
+    attempt: str, time: IntArray, counts: StreamCounts, place: _Place, row: int | None = None
 ) -> UnheldCapabilityError:
     held = counts.frontier
     values = tuple(int(x) for x in time)
-    shown = [_shown(element, domain) for element in held.elements[:8]]
+    shown = [place.render(element) for element in held.elements[:8]]
     more = f" and {len(held) - 8} more" if len(held) > 8 else ""
     if held.is_empty:
         hint = "write to another stream: this one is closed, and nothing can follow"
     else:
         hint = "use a time at or after a held one: a dropped capability does not come back"
     return UnheldCapabilityError(
-        f"could not {attempt} time={_shown(time, domain)!r}{_where(stream, seq)}: "
-        f"found capabilities held={shown!r}{more}",
+        f"could not {attempt} time={place.render(time)!r}{place}: found capabilities held={shown!r}{more}",
         hint=hint,
-        context={"stream": stream, "seq": seq, "row": row},
+        context={"stream": place.stream, "seq": place.seq, "row": row},
         time=values,
         held=held.elements,
     )
 
 
-def _negative(
-    time: IntArray,
-    count: int,
-    *,
-    stream: object = None,
-    seq: object = None,
-    domain: TimeDomain | None = None,
-) -> NegativeCountError:
+def _negative(time: IntArray, count: int, place: _Place) -> NegativeCountError:
     return NegativeCountError(
-        f"could not apply progress{_where(stream, seq)}: found count={count} after it at time={_shown(time, domain)!r}",
+        f"could not apply progress{place}: found count={count} after it at time={place.render(time)!r}",
         hint="give up only capabilities that the stream holds, each once",
-        location=stream,
+        location=place.stream,
         time=tuple(int(x) for x in time),
         count=count,
-        context={"seq": seq},
+        context={"seq": place.seq},
     )

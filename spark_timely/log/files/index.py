@@ -83,23 +83,7 @@ class FileIndex:
     @functools.cache
     def empty(cls, arity: int) -> FileIndex:
         """Return an index of no files."""
-        texts, numbers = np.empty(0, dtype=object), np.empty(0, np.int64)
-        times = np.empty((0, arity), np.int64)
-        return cls(
-            paths=texts,
-            sizes=numbers,
-            rows=numbers,
-            stream_lo=texts,
-            stream_hi=texts,
-            seq_lo=numbers,
-            seq_hi=numbers,
-            min_times=times,
-            max_times=times,
-            known=np.empty(0, np.bool_),
-            events=texts,
-            modified=numbers,
-            least_diffs=numbers,
-        )
+        return cls.of_paths((), "", arity)
 
     @classmethod
     def of_paths(cls, paths: Sequence[str], event: str, arity: int) -> FileIndex:

@@ -507,26 +507,15 @@ def decide_retain(
     """
     before = retention.retainers.get(name)
     if before is not None and before.owner not in (owner, UNCLAIMED) and before.is_alive(now):
-        msg = (
-            f"could not retain log {path!r} for consumer {name!r}: found it owned by {before.owner!r}, not by {owner!r}"
-        )
-        raise OwnershipError(
-            msg,
-            hint=f"choose another name, or release it first: it expires at {moment_text(before.expires)}",
-            context={"path": path, "consumer": name, "owner": before.owner},
-        )
+        hint = f"choose another name, or release it first: it expires at {moment_text(before.expires)}"
+        raise _of_another(path, before, f"owned by {before.owner!r}, not by {owner!r}", hint)
     others = before is not None and before.run not in ("", run)
     if before is not None and others and run and turn is not None and before.turn >= turn:
-        msg = (
-            f"could not retain log {path!r} for consumer {name!r}: found it taken over by another run of the query, "
-            "which began later"
+        hint = (
+            "let one of the two run: the one that begins last has the consumer; a query with a copied checkpoint "
+            "needs a consumerId of its own"
         )
-        raise OwnershipError(
-            msg,
-            hint="let one of the two run: the one that begins last has the consumer; a query with a copied checkpoint "
-            "needs a consumerId of its own",
-            context={"path": path, "consumer": name, "owner": before.owner},
-        )
+        raise _of_another(path, before, "taken over by another run of the query, which began later", hint)
     if needed.is_empty:
         return None if before is None else _without(retention, name)
     if not may_read(retention.since, needed):
@@ -538,6 +527,14 @@ def decide_retain(
         return None
     retainers = MappingProxyType(dict(sorted({**_not_gone(retention, now), name: found}.items())))
     return replace(retention, seq=retention.seq + 1, retainers=retainers)
+
+
+def _of_another(path: str, before: Retainer, found: str, hint: str) -> OwnershipError:
+    return OwnershipError(
+        f"could not retain log {path!r} for consumer {before.name!r}: found it {found}",
+        hint=hint,
+        context={"path": path, "consumer": before.name, "owner": before.owner},
+    )
 
 
 def decide_release(path: str, retention: Retention, name: str) -> Retention:

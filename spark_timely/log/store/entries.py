@@ -228,14 +228,8 @@ def parse_entry(content: bytes, version: int | None = None) -> Entry:
                 metadata = said if kind == "metaData" else metadata
             elif kind == "commitInfo" and isinstance(said, dict):
                 info = said
-    if not n_actions:
-        msg = "empty"
-        raise ValueError(msg)
-    wanted, made_for = info.get(_COUNT), info.get(_VERSION)
-    if wanted is not None and wanted != n_actions:
-        msg = f"cut: {n_actions} of {wanted} actions"
-        raise ValueError(msg)
-    _check_version(made_for, version)
+    made_for = info.get(_VERSION)
+    _check_facts(n_actions, info.get(_COUNT), made_for, version)
     operation = str(info.get("operation") or "").upper()
     return Entry(
         adds=adds,
@@ -330,7 +324,14 @@ def removals(content: bytes) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _check_version(made_for: int | None, version: int | None) -> None:
+def _check_facts(n_actions: int, wanted: int | None, made_for: int | None, version: int | None) -> None:
+    """Refuse an entry without actions, with fewer than it says, or of another version than in its name."""
+    if not n_actions:
+        msg = "empty"
+        raise ValueError(msg)
+    if wanted is not None and wanted != n_actions:
+        msg = f"cut: {n_actions} of {wanted} actions"
+        raise ValueError(msg)
     if made_for is not None and version is not None and made_for != version:
         msg = f"an entry made for version={made_for}"
         raise ValueError(msg)
@@ -359,15 +360,9 @@ def check_whole(content: bytes, version: int | None = None) -> None:
     ValueError: cut: 2 of 3 actions
     """
     actions = [line for line in content.splitlines() if line.strip()]
-    if not actions:
-        msg = "empty"
-        raise ValueError(msg)
-    wanted = _COUNTED.search(actions[0])
-    if wanted is not None and int(wanted[1]) != len(actions):
-        msg = f"cut: {len(actions)} of {int(wanted[1])} actions"
-        raise ValueError(msg)
-    made_for = _MADE_FOR.search(actions[0])
-    _check_version(int(made_for[1]) if made_for is not None else None, version)
+    facts = (fact.search(actions[0] if actions else b"") for fact in (_COUNTED, _MADE_FOR))
+    wanted, made_for = (None if found is None else int(found[1]) for found in facts)
+    _check_facts(len(actions), wanted, made_for, version)
 
 
 def signed(content: bytes, version: int) -> bytes:

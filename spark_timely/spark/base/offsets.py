@@ -18,7 +18,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -93,25 +93,34 @@ class Begin:
         """Return plain JSON values."""
         if self.kind == "latest":
             return "latest"
-        value = self.value.to_json() if isinstance(self.value, Antichain) else self.value
-        return {_BEGIN_WORDS[self.kind]: value}
+        return _end_to_json(self.kind, self.value)
 
     @classmethod
     def from_json(cls, found: object, arity: int) -> Begin:
         """Read what `to_json` gave."""
         if found == "latest":
             return cls("latest")
-        if isinstance(found, Mapping) and len(found) == 1:
-            word, value = next(iter(found.items()))
-            kind = {text: kind for kind, text in _BEGIN_WORDS.items()}.get(word)
-            if kind in ("frontier", "as_of"):
-                return cls(kind, Antichain.from_json(value, arity))
-            if kind is not None and isinstance(value, int):
-                return cls(kind, value)
-        raise _unreadable(found)
+        return cls(*_end_from_json(found, arity, ("frontier", "as_of")))
 
 
-_BEGIN_WORDS: Final = {"frontier": "frontier", "version": "version", "timestamp": "timestamp", "as_of": "asOf"}
+def _end_to_json(kind: str, value: Antichain | int | None) -> dict[str, object]:
+    return {_WORDS.get(kind, kind): value.to_json() if isinstance(value, Antichain) else value}
+
+
+def _end_from_json(found: object, arity: int, antichains: Sequence[str]) -> tuple[str, Antichain | int]:
+    """Read the kind and the value of a beginning or an end, which is a commit number or a moment unless named here."""
+    if isinstance(found, Mapping) and len(found) == 1:
+        word, value = next(iter(found.items()))
+        for kind in antichains:
+            if word == _WORDS.get(kind, kind):
+                return kind, Antichain.from_json(value, arity)
+        if word in ("version", "timestamp") and isinstance(value, int):
+            return word, value
+    raise _unreadable(found)
+
+
+# Kinds that are called otherwise in an offset.
+_WORDS: Final = {"as_of": "asOf", "up_to": "upTo"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,23 +140,12 @@ class Bound:
 
     def to_json(self) -> dict[str, object]:
         """Return plain JSON values."""
-        value = self.value.to_json() if isinstance(self.value, Antichain) else self.value
-        return {_BOUND_WORDS[self.kind]: value}
+        return _end_to_json(self.kind, self.value)
 
     @classmethod
     def from_json(cls, found: object, arity: int) -> Bound:
         """Read what `to_json` gave."""
-        if isinstance(found, Mapping) and len(found) == 1:
-            word, value = next(iter(found.items()))
-            kind = {text: kind for kind, text in _BOUND_WORDS.items()}.get(word)
-            if kind == "up_to":
-                return cls(kind, Antichain.from_json(value, arity))
-            if kind is not None and isinstance(value, int):
-                return cls(kind, value)
-        raise _unreadable(found)
-
-
-_BOUND_WORDS: Final = {"up_to": "upTo", "version": "version", "timestamp": "timestamp"}
+        return cls(*_end_from_json(found, arity, ("up_to",)))
 
 
 @dataclass(frozen=True, slots=True)
