@@ -28,7 +28,6 @@ from spark_timely.canonical.content import DIGESTS, OF_COMMIT, budget
 from spark_timely.errors import (
     InvalidUsageError,
     LogMissingError,
-    NotBeyondError,
     SchemaMismatchError,
     StorageError,
     TimelyError,
@@ -86,7 +85,7 @@ from spark_timely.log.store.storage import (
 from spark_timely.log.store.urls import identity
 from spark_timely.log.vacuum import VacuumReport, vacuum
 from spark_timely.log.verify import VerifyReport, verify_log
-from spark_timely.log.writer import StreamWriter, downgrade_to
+from spark_timely.log.writer import StreamWriter, forward_to
 from spark_timely.notebook import counted, facts_table, page, shown_in_notebook, sized, table
 from spark_timely.protocol.note import Note
 from spark_timely.protocol.rules import StreamCounts
@@ -419,18 +418,7 @@ class Log:
                 raise missing_stream(self.path, stream, self.streams())
             if state.closed:
                 raise closed_stream(self.path, stream)
-            if not state.frontier.less_equal_frontier(target):
-                msg = (
-                    f"could not advance stream {stream!r} of log {self.path!r} to "
-                    f"{self.domain.render_frontier(target)}: found it at {self.domain.render_frontier(state.frontier)}"
-                )
-                raise NotBeyondError(
-                    msg,
-                    hint="give a frontier beyond the present one: it only moves forward",
-                    time=target.to_json(),
-                    frontier=state.frontier.to_json(),
-                )
-            times, deltas = downgrade_to(state.counts, target)
+            times, deltas = forward_to(self.core, state, target)
             if dry_run:
                 held = StreamCounts.from_arrays(target.times, np.ones(len(target), np.int64), self.domain.arity)
                 return next_state(state, held, note=state.note, reason=reason)

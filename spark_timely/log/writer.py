@@ -76,6 +76,26 @@ def downgrade_to(counts: StreamCounts, frontier: Antichain) -> tuple[IntArray, n
     return times, deltas
 
 
+def forward_to(log: LogCore, state: StreamState, frontier: Antichain) -> tuple[IntArray, npt.NDArray[np.int64]]:
+    """Return the changes of counts that move a stream to a frontier beyond its own.
+
+    Raises
+    ------
+    NotBeyondError
+        If it is not.
+    """
+    if not state.frontier.less_equal_frontier(frontier):
+        at, wanted = log.domain.render_frontier(state.frontier), log.domain.render_frontier(frontier)
+        msg = f"could not advance stream {state.stream!r} of log {log.path!r} to {wanted}: found it at {at}"
+        raise NotBeyondError(
+            msg,
+            hint="give a frontier beyond the present one: it only moves forward",
+            time=frontier.to_json(),
+            frontier=state.frontier.to_json(),
+        )
+    return downgrade_to(state.counts, frontier)
+
+
 class _Given(NamedTuple):
     """Rows to be appended, and their time columns."""
 
@@ -314,7 +334,7 @@ class StreamWriter:
             moved_times, moved_deltas, note = self._lateness(state, judged.admission, note)
             p_times, deltas = moved_times, np.asarray(moved_deltas, np.int64)
         elif advance_to is not None:
-            p_times, deltas = self._downgrade(state, self.core.domain.parse_frontier(advance_to))
+            p_times, deltas = forward_to(self.core, state, self.core.domain.parse_frontier(advance_to))
         else:
             p_times, deltas = self._changes(progress)
         try:
@@ -565,7 +585,7 @@ class StreamWriter:
             raise self._moved(want, state.frontier)
         if state.closed:
             raise closed_stream(self.core.path, self.stream)
-        p_times, deltas = self._downgrade(state, after)
+        p_times, deltas = forward_to(self.core, state, after)
         judged = self._judged(given, state)
         times = judged.times
         late = after.beyond(times)
@@ -630,7 +650,7 @@ class StreamWriter:
         NotBeyondError
             If `upper` is not beyond the expected state's frontier.
         """
-        p_times, deltas = self._downgrade(expected, self.core.domain.parse_frontier(upper))
+        p_times, deltas = forward_to(self.core, expected, self.core.domain.parse_frontier(upper))
         return self._request(expected, files, p_times, deltas, reason, note or Note(), plans=plans, fence=fence)
 
     def advance(self, frontier: FrontierLike, *, reason: str = "advance") -> CommitOutcome:
@@ -655,7 +675,7 @@ class StreamWriter:
             self.core.flush()
             return CommitOutcome(committed=False, state=self.state)
         state = self._writable()
-        p_times, deltas = self._downgrade(state, target)
+        p_times, deltas = forward_to(self.core, state, target)
         try:
             return self._commit(state, None, p_times, deltas, reason)
         except (UpperMismatchError, ClosedError):
@@ -709,21 +729,6 @@ class StreamWriter:
             expected=expected.to_json(),
             current=current.to_json(),
         )
-
-    def _downgrade(self, state: StreamState, frontier: Antichain) -> tuple[IntArray, npt.NDArray[np.int64]]:
-        if not state.frontier.less_equal_frontier(frontier):
-            domain = self.core.domain
-            msg = (
-                f"could not advance stream {self.stream!r} of log {self.core.path!r} to "
-                f"{domain.render_frontier(frontier)}: found it at {domain.render_frontier(state.frontier)}"
-            )
-            raise NotBeyondError(
-                msg,
-                hint="give a frontier beyond the present one: it only moves forward",
-                time=frontier.to_json(),
-                frontier=state.frontier.to_json(),
-            )
-        return downgrade_to(state.counts, frontier)
 
     def _given(self, rows: RowsLike, time_column: str | Sequence[str] | None) -> _Given:
         """Return rows as a table, with the names of their time columns; refuse what is neither."""

@@ -384,11 +384,8 @@ class TimeType(enum.Enum):
 
     def _within(self, number: int, value: object) -> int:
         if not self.lo <= number <= self.hi:
-            msg = f"could not read a time of type {self.value}: found {value!r:.200}"
-            raise InvalidUsageError(
-                msg,
-                hint=f"give a time between {self.render(self.lo)} and {self.render(self.hi)}",
-            )
+            hint = f"give a time between {self.render(self.lo)} and {self.render(self.hi)}"
+            raise _unread(value, f"a time of type {self.value}", hint)
         return number
 
     def _written(self, number: int) -> str:
@@ -836,11 +833,7 @@ class TimeDomain:
         if self.arity == 1 and not isinstance(value, list | tuple):
             value = (value,)
         if not isinstance(value, list | tuple) or len(value) != self.arity:
-            msg = f"could not read a time: found {value!r:.200}"
-            raise InvalidUsageError(
-                msg,
-                hint=f"give {self.arity} coordinate{'s' if self.arity > 1 else ''}",
-            )
+            raise _unread(value, "a time", f"give {self.arity} coordinate{'s' if self.arity > 1 else ''}")
         return tuple(read(t, v) for t, v in zip(self.types, value, strict=True))
 
     def parse_frontier(self, value: object) -> Antichain:
@@ -908,8 +901,8 @@ class TimeDomain:
         """Return the frontier of an object that names the types of its times."""
         types, frontier = [t.value for t in self.types], value.get("frontier")
         if value.get("times") != types or not isinstance(frontier, list):
-            msg = f"could not read a frontier: found {dict(value)!r:.200}"
-            raise InvalidUsageError(msg, hint=f'give a list of times, or an object with "times": {json.dumps(types)}')
+            hint = f'give a list of times, or an object with "times": {json.dumps(types)}'
+            raise _unread(dict(value), "a frontier", hint)
         return frontier
 
     def render_time(self, time: Sequence[int]) -> str | int | list[str | int]:
@@ -1046,17 +1039,16 @@ class TimeDomain:
         times = content.get("times") if isinstance(content, Mapping) else None
         minimum = content.get("minimum", ()) if isinstance(content, Mapping) else None
         if not isinstance(times, list | tuple) or not isinstance(minimum, list | tuple):
-            msg = f"could not read a time domain: found {value!r:.200}"
-            raise InvalidUsageError(
-                msg,
-                hint='give {"times": [types], "minimum": [numbers]}',
-            )
+            raise _unread(value, "a time domain", 'give {"times": [types], "minimum": [numbers]}')
         return cls(tuple(times), tuple(minimum))
+
+
+def _unread(value: object, what: str, hint: str) -> InvalidUsageError:
+    return InvalidUsageError(f"could not read {what}: found {value!r:.200}", hint=hint)
 
 
 def _from_json_text(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        msg = f"could not read JSON: found {text!r:.200}"
-        raise InvalidUsageError(msg, hint="quote dates and timestamps") from error
+        raise _unread(text, "JSON", "quote dates and timestamps") from error

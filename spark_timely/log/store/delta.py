@@ -462,13 +462,7 @@ class DeltaStore:
                 break
         if damage is not None:
             raise self._damaged(*damage) from cause
-        msg = f"could not open log {self.path!r}: found {plain(cause or OSError('nothing'))}"
-        raise StorageError(
-            msg,
-            hint="check the storage and the table's log, then try again",
-            context={"path": self.path},
-            determinate=True,
-        ) from cause
+        raise _unreadable(self.path, "open", cause or OSError("nothing")) from cause
 
     def _read_table(self) -> DeltaTable:
         if self.storage.local:
@@ -861,13 +855,7 @@ class DeltaStore:
                 if tries < _OPEN_TRIES - 1:
                     continue  # cleaned up meanwhile: the next look tells
                 # It is there: to pass over it would be to believe the log.
-                msg = f"could not read log {self.path!r} at version={version}: found {plain(error)}"
-                raise StorageError(
-                    msg,
-                    hint="check the storage and the table's log, then try again",
-                    context={"path": self.path, "version": version},
-                    determinate=True,
-                ) from error
+                raise _unreadable(self.path, "read", error, version=version) from error
         raise AssertionError
 
     def _rows_of(self, path: str, vector: str, event: str) -> pa.Table | None:
@@ -1228,3 +1216,13 @@ def _is_feature_error(text: str) -> bool:
 def _refused(path: str, found: str, hint: str, *, attempt: str = "open", **context: object) -> LogFormatError:
     msg = f"could not {attempt} log {path!r}: found {found}"
     return LogFormatError(msg, hint=hint, context={"path": path, **context})
+
+
+def _unreadable(path: str, attempt: str, error: Exception, **at: object) -> StorageError:
+    where = "".join(f" at {name}={value!r}" for name, value in at.items())
+    return StorageError(
+        f"could not {attempt} log {path!r}{where}: found {plain(error)}",
+        hint="check the storage and the table's log, then try again",
+        context={"path": path, **at},
+        determinate=True,
+    )
