@@ -246,8 +246,8 @@ class Arrivals:
             commits, skipped = commits[~skipped], skipped[~skipped]
         wanted = _ranges(history, commits[~skipped])
         index = self._catalog.index(streams)
-        self._catalog.look_into(lambda files: _may_hold_commits(files, wanted))
-        index = index.select(_may_hold_commits(index, wanted))
+        self._catalog.look_into(lambda files: files.may_hold_commits(wanted))
+        index = index.select(index.may_hold_commits(wanted))
         n_splits = workers or default_splits(int(index.sizes.sum()))
         splits: list[dict[str, Any]] = [] if since is None else self._left(end, streams, workers)
         for part in _cut(history, commits, n_splits):
@@ -276,8 +276,8 @@ class Arrivals:
         """Return splits of what is left of the commits before the query's origin."""
         ranges = [(name, 0, seq) for name, seq in _chosen(end.origin_seqs, streams).items() if name != OPEN_STREAM]
         index = self._catalog.index(streams)
-        self._catalog.look_into(lambda files: _may_hold_commits(files, ranges))
-        index = index.select(_may_hold_commits(index, ranges))
+        self._catalog.look_into(lambda files: files.may_hold_commits(ranges))
+        index = index.select(index.may_hold_commits(ranges))
         n_splits = workers or default_splits(int(index.sizes.sum()))
         found: list[dict[str, Any]] = []
         for number in range(min(n_splits, len(index))):
@@ -290,7 +290,7 @@ class Arrivals:
         self, history: History, commits: npt.NDArray[np.intp], index: FileIndex, start: Begin | None
     ) -> dict[str, Any]:
         ranges = _ranges(history, commits[~_skipped(history, commits, start)])
-        files = index.select(_may_hold_commits(index, ranges))
+        files = index.select(index.may_hold_commits(ranges))
         alone = (files.stream_lo == files.stream_hi) & (files.seq_lo == files.seq_hi)
         pieces = [
             FilePiece(path, commit=(stream, seq) if single else None)
@@ -465,12 +465,3 @@ def _chosen(position: Mapping[str, int], streams: Streams) -> Seqs:
     if streams is None:
         return dict(position)
     return {name: seq for name, seq in position.items() if name in streams}
-
-
-def _may_hold_commits(index: FileIndex, ranges: list[tuple[str, int, int]]) -> BoolArray:
-    """Return which files may have rows of commits in any of the ranges (stream, first, end)."""
-    chosen = np.zeros(len(index), dtype=np.bool_)
-    for name, first, last in ranges:
-        if first < last:
-            chosen |= index.may_hold_stream(name) & (index.seq_hi >= first) & (index.seq_lo < last)
-    return chosen

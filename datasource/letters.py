@@ -208,9 +208,7 @@ class Letters:
         """Return the files that may hold letters between two offsets, their sizes, and the commits."""
         index, low = self._log.core.dead_files(), start["seqs"]
         commits = {name: (low.get(name, 0), high) for name, high in end["seqs"].items() if high > low.get(name, 0)}
-        chosen = np.zeros(len(index), dtype=np.bool_)
-        for name, (first, last) in commits.items():
-            chosen |= index.may_hold_stream(name) & (index.seq_hi >= first) & (index.seq_lo < last)
+        chosen = index.may_hold_commits((name, *span) for name, span in commits.items())
         return index.paths[chosen].tolist(), index.sizes[chosen], commits
 
     def _check(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> None:

@@ -430,8 +430,7 @@ class StreamStates:
 
     def _holders(self, stream: str, seq: int) -> list[str]:
         index = self.store.live.index("progress")
-        chosen = index.may_hold_stream(stream) & (index.seq_lo <= seq) & (index.seq_hi >= seq)
-        return list(index.paths[chosen].tolist())
+        return list(index.paths[index.may_hold_commits([(stream, seq, seq + 1)])].tolist())
 
     def counts(self) -> StreamCounts:
         """Return the capabilities held by all streams together, unclaimed ones included."""

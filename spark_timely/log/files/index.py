@@ -126,6 +126,20 @@ class FileIndex:
         """Return which files may have rows of a stream, shape (n,)."""
         return np.asarray((self.stream_lo <= stream) & (self.stream_hi >= stream), dtype=np.bool_)
 
+    def may_hold_commits(self, ranges: Iterable[tuple[str, int, int]]) -> BoolArray:
+        """Return which files may hold rows of some commits: of each stream those from a number on, and before another.
+
+        Examples
+        --------
+        >>> FileIndex.of_paths(["a"], "message", 1).may_hold_commits([("main", 4, 5)]).tolist()
+        [True]
+        """
+        chosen = np.zeros(len(self), dtype=np.bool_)
+        for name, first, stop in ranges:
+            if first < stop:
+                chosen |= self.may_hold_stream(name) & (self.seq_hi >= first) & (self.seq_lo < stop)
+        return chosen
+
     def may_hold_times(self, lower: Antichain | None, upper: Antichain | None) -> BoolArray:
         """Return which files may have times beyond `lower` and not beyond `upper`, shape (n,).
 
