@@ -16,10 +16,10 @@ import pytest
 
 from spark_timely.compute.command import Export
 from spark_timely.compute.drive.handle import Handle
-from spark_timely.dataflow.engine import outputs
 from spark_timely.errors import DataLossError, LogMissingError, OperatorError, SinceViolationError, TimelyError
 from spark_timely.log.log import Log, create_log, open_log
 from spark_timely.time.antichain import Antichain
+from spark_timely.work import Backoff
 from tests.faults.harness import long_lane
 from tests.modules import ROOT
 from tests.unit.compute.instances import TOTALS, append, handle, orders, rows, runtime, tasks
@@ -72,7 +72,7 @@ def test_subscribe_whose_import_is_deleted_ends_with_the_error(tmp_path: Path, l
 def test_subscribe_whose_jobs_fail_again_and_again_ends(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outputs, "_PAUSES_S", (0.01, 0.02))
+    monkeypatch.setattr(Backoff, "pause_s", 0.01)
 
     def failing(*_: object) -> Any:
         def job(*_: object) -> Any:
@@ -277,7 +277,7 @@ def test_peeks_of_all_that_reads_what_failed_are_answered(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """At random: exports that read each other, one of which fails for a while; those that do not read it are right."""
-    monkeypatch.setattr(outputs, "_PAUSES_S", (0.01, 0.02))
+    monkeypatch.setattr(Backoff, "pause_s", 0.01)
     rng, broken = random.Random(seed), Broken()
     reads: dict[str, set[str]] = {}
     with handle(tmp_path / "instance", runtime=runtime(tasks=broken)) as instance:
