@@ -59,7 +59,7 @@ _PAIRS = 1 << 22
 
 
 class _Place(NamedTuple):
-    """Where a rule is broken, and how its times are written: for errors, as far as it is known."""
+    """The place of a broken rule, as far as it is known, and the types of its times: for errors."""
 
     stream: str | None = None
     seq: int | None = None
