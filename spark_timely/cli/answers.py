@@ -339,7 +339,7 @@ def _sql(options: argparse.Namespace, console: Console) -> bool:
     if isinstance(source, PeekStatement):
         names, rows = _sql_peek(source, times, options, console)
     else:
-        names, rows = _sqlspark_of(source, times, options, console)
+        names, rows = _answer_of_spark(source, times, options, console)
     print_rows(names, rows, form, console)
     return True
 
@@ -442,7 +442,7 @@ def _check_rows(n_rows: int, most: int) -> None:
         )
 
 
-def _sqlspark_of(
+def _answer_of_spark(
     statement: SqlStatement, times: Mapping[str, Any], options: argparse.Namespace, console: Console
 ) -> tuple[list[str], Iterator[dict[str, object]]]:
     frame, chosen = _frame(statement.query, times, options)

@@ -6,9 +6,11 @@ A client says what shall run as a sequence of commands. They describe a state to
 that gets the same commands again, after a restart or from another client, reaches the same state. Commands are plain
 values. Each has one text, canonical JSON, that stands in the command log.
 
-Transport --------- Commands of one session arrive in the order in which they were sent. A session can end at any
-command; the next client begins another one with `CreateTimely` and a greater epoch. A command that is refused is
-answered by an error, and changes nothing.
+Transport
+---------
+Commands of one session arrive in the order in which they were sent. A session can end at any command; the next client
+begins another one with `CreateTimely` and a greater epoch. A command that is refused is answered by an error, and
+changes nothing.
 
 Stages
 ------

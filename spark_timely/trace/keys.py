@@ -228,8 +228,7 @@ class KeySet:
     def ordered(self, name: str, kind: pa.DataType) -> npt.NDArray[Any] | None:
         """Return the values of a column in their order, as bounds have them: integers, or texts as bytes; without null.
 
-        None of a column of another type than is asked for, and of so many texts that to order them costs more than it
-        spares.
+        None of a column of another type than is asked for, and of texts where to order them costs more than it spares.
         """
         column = self._keys.column(name)
         if column.type != kind or (pa.types.is_string(kind) and len(column) > _MOST_TEXTS):

@@ -81,7 +81,7 @@ _MOST_TIMES: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of a file of a log: the row groups in [start, stop) of `capture.replay.WHOLE` equal parts.
+    """A share of a file of a log: the row groups in [start, stop) of `protocol.replay.WHOLE` equal parts.
 
     Updates of a collection are seen with their times moved up to `as_of`, where the log has forgotten.
     """
