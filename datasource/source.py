@@ -2,8 +2,14 @@
 
 Spark asks in processes of its own: one for the schema, one for each reader or writer, and for a sink one more that
 commits. None knows what another has parsed. So each parses the same options and opens the log for itself, here as in
-the sink (`sink.plan`, `sink.commit`), and what does not fit is refused by the first of them. Each loads what its
-content needs, when it is needed: queries wait for it, and a clock needs neither conditions nor what reads data.
+the sink (`sink.plan`, `sink.commit`), and what does not fit is refused by the first of them. A process loads what its
+content needs and no more: queries wait for it.
+
+Invariants
+----------
+1. A table of a catalog is read with the options that it was made with. Spark gives a Python source none of them, so
+   they are kept as metadata of the table's first column, without credentials. A read that asks for another log or other
+   columns than the table's is refused.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ for all blocks of records in step, or one by one where there are few blocks.
 
 A time is an integer, a date, a timestamp, a duration, the unit, or a product of those (`TimeLayout`). In a log it has
 a coordinate for each but the unit, a duration's in nanoseconds; the unit has none, unless it is alone: then its one
-time is 0. Dates and timestamps are integers in bytes, days or microseconds, and begin where these do: the least date of
-a log, 1700-01-01, is the least integer.
+time is 0. In the bytes dates are days and timestamps are microseconds, integers of which the least stands for the least
+date of a log, 1700-01-01.
 
 Invariants
 ----------
@@ -19,7 +19,7 @@ Invariants
 2. Whatever the bytes say, no array is made that is larger than a fixed multiple of them: a count is
    compared with the room that is left before anything is made of that size.
 3. What is written is what was read, byte for byte.
-4. Coordinates are compared one by one, as in a log: pairs of times are products, whatever they are called.
+4. Times of several coordinates are ordered by each of them, as in a log, also where the capture calls them pairs.
 5. A time that a log cannot hold, 2^63 or more, is refused, never wrapped.
 """
 

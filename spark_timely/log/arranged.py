@@ -1,15 +1,16 @@
-"""The arrangements of a log: where they are kept, which are of the log as it is, and the newest state of each.
+"""The arrangements of a log: its updates indexed by key in files beside it; which of them are of the log as it is.
 
-An arrangement of a log is in a folder of its own inside of the log's, shared by all that look into the log by the same
-key: `_spark_timely/by-…`. It is found in two ways: by the exact key and columns, whose folder is extended, or as any
-folder that has the key and the columns that a reader needs.
+Each key and choice of columns has a folder of its own inside of the log's, `_spark_timely/by-…`, shared by all that
+look into the log by that key. A dataflow asks for the folder of exactly its key and columns, and extends it; a peek
+takes any folder that has the key and the columns that it needs.
 
 Invariants
 ----------
-1. An arrangement is never needed: what it says is what the log says, and where it is missing, damaged, of another log
-   or of another history of it, the log is read.
-2. It has what is complete in its log, as of the newest commits that it names; a log that lacks one of them has another
-   one. So has one that has moved times up to its upper: times past it would no longer be distinct.
+1. An arrangement is never needed. It says what the log says; where it is missing, damaged, of another log, or of a
+   history that the log no longer has, the log is read.
+2. An arrangement has all that is complete in its log as of the newest commits that it names. It is not used for a log
+   that lacks one of these, nor for one that has moved times up to the arrangement's upper: later times of the log could
+   not be distinguished from those that it has.
 """
 
 from __future__ import annotations

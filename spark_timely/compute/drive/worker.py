@@ -1,12 +1,16 @@
 """The worker of an instance: runs the steps of its dataflows in threads, and watches the logs that they wait for.
 
+A step takes what is new in the imports of one dataflow to its outputs. In each of its turns the driver lets the worker
+look for news, begin steps in threads, and collect those that have ended. Of a process that follows another one no step
+runs: its outputs are looked at only. The worker also knows why an output does not move (`why`, `failure_behind`).
+
 Invariants
 ----------
 1. An upper that is stated was read from the output's log.
 2. What fails for one dataflow ends nothing else: it is shown, and tried again.
 3. One step at a time of a dataflow. What is dropped while a step of it runs is let go after the step, and nothing of it
    is stated.
-4. A step that finds an output taken over looks whether the instance was.
+4. Where a step finds that an output has another owner, the worker looks whether another process has the instance.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from spark_timely.work import Backoff
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from spark_timely.compute.command import Export
+    from spark_timely.compute.command import Dataflow, Export
     from spark_timely.compute.instance import Running
     from spark_timely.log.log import Log
     from spark_timely.time.antichain import Antichain
@@ -182,8 +186,8 @@ class Worker:
         self.moved: set[int] = set()
         self.watches = Watches(state)
         self.threads = pool("step", _MOST_STEPS)
-        # Dataflows that do not run here, as they failed.
-        self._broken: dict[int, Backoff] = {}
+        # Dataflows that do not run here, as they failed, and when each is tried again.
+        self._broken: dict[int, tuple[Dataflow, Backoff]] = {}
         self._dirty: dict[int, None] = {}  # in the order in which they came
         self._due: dict[int, float] = {}
         self._busy: dict[int, Future[bool]] = {}
@@ -218,14 +222,14 @@ class Worker:
         for number in [number for number in self.runners if number not in runs]:
             self.let_go(number, dropped=True)
         for number in [number for number in self._broken if number not in runs]:
-            del self._broken[number]
+            self._forget(number, self._broken.pop(number)[0])
         readable = self._state.readable()
         for number, running in runs.items():
-            if number not in self.runners and (number not in self._broken or self._broken[number].is_due):
+            if number not in self.runners and (number not in self._broken or self._broken[number][1].is_due):
                 self._begin(running, readable, checked)
 
     def _begin(self, running: Running, readable: Mapping[str, Export], checked: Runner | None) -> None:
-        backoff = self._broken.pop(running.number, None) or Backoff(self._state.now)
+        _, backoff = self._broken.pop(running.number, (None, Backoff(self._state.now)))
         runner = checked if checked is not None and checked.dataflow == running.dataflow else None
         try:
             runner = runner or runner_of(running, self._state, readable)
@@ -236,7 +240,7 @@ class Worker:
                 runner.begin()
             self.watches.add(running.number, [runner.sources[name] for name in runner.logs])
         except Exception as error:  # noqa: BLE001 - whatever it is, the others run
-            self._broken[running.number] = backoff
+            self._broken[running.number] = running.dataflow, backoff
             self._break(running, error, backoff)
             if runner is not None:
                 runner.end()
@@ -316,14 +320,17 @@ class Worker:
                 runner.release()
         except Exception as error:  # noqa: BLE001 - it is only in the way
             _log.warning("dataflow %r has not let go of everything: %s", runner.dataflow.name, error)
-        if not dropped:
-            return
+        if dropped:
+            self._forget(number, runner.dataflow)
+
+    def _forget(self, number: int, dataflow: Dataflow) -> None:
+        """Keep nothing of a dataflow that is gone for good."""
         self._state.errors.pop(number, None)
         self._state.failed.pop(number, None)
         self._steps_failed.pop(number, None)
         self._failed_looks.pop(number, None)
         there = self._state.exports()
-        for export in runner.dataflow.exports:
+        for export in dataflow.exports:
             self._on_dropped(export, export.id in there)
 
     def begin_again(self) -> None:
@@ -335,7 +342,7 @@ class Worker:
 
     def try_again(self) -> None:
         """Try at once what waits for its next try."""
-        for backoff in self._broken.values():
+        for _, backoff in self._broken.values():
             backoff.hurry()
 
     # Steps ---------------------------------------------------------------------------------------
@@ -409,8 +416,9 @@ class Worker:
         _log.warning("a step of dataflow %r has failed: %s", runner.dataflow.name, described(error))
         self._seen = -1
         self.let_go(number)
-        backoff = self._broken[number] = Backoff(self._state.now, tries - 1)
+        backoff = Backoff(self._state.now, tries - 1)
         backoff.failed()
+        self._broken[number] = runner.dataflow, backoff
         self._state.tell_error(number, runner.dataflow.export_ids, error)
         if _lasts(error, tries):
             self._on_failed(number, error)

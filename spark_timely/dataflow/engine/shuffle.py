@@ -1,14 +1,14 @@
 """Shuffle by key in two phases, for a piece of work that is too large for one task.
 
-For an aggregate, and for an operator over all history, over operators that go row by row. First tasks read a share of
-the rows each, and put them in buckets of keys (`shuffle_write`): of an aggregate grouped, so that groups travel, not
-rows. Then each bucket is put together, and what is made of it is computed (`shuffle_read`). The rows are the same as of
-one task.
+It serves an aggregate, and an operator over all history, where all operators below go row by row. First each task reads
+a share of the rows, and puts them in buckets of keys (`shuffle_write`): of an aggregate grouped, so that groups travel,
+not rows. Then each bucket is put together, and what is made of it is computed (`shuffle_read`). The rows are the same
+as of one task.
 
 Invariants
 ----------
 1. All parts of a key are in one bucket: it is chosen by the key alone.
-2. A bucket fits in memory, or it is refused, and the key named that it consists of.
+2. A bucket of rows that is too large because of one key is refused, and the key is named: more tasks would not help.
 """
 
 from __future__ import annotations

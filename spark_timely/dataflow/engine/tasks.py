@@ -1,4 +1,8 @@
-"""A task: reads, computes and writes one piece of an output's range, in the process where it runs.
+"""A task: one piece of an output's range, read, computed and written in the process where it runs.
+
+A range is cut by files and row groups (`Share`), or by keys. A task reads its piece, runs the views over it, looks up
+what logs and indexes have of earlier times where an operator asks for it (`Lookups`), writes files, and returns their
+names. Runs of an index are written by a task too.
 
 Invariants
 ----------
@@ -6,9 +10,7 @@ Invariants
    statistics of files, no rows.
 2. Files that a task wrote are part of nothing until they are committed; each attempt writes others.
 3. What a dataflow writes is a function of its inputs alone, or copies, restarts and other cuts give other answers. Test
-   mode (`run_twice`) computes a range twice, with everything in another order, and names an operator that gives other
-   rows: its function looks at a clock, draws lots, keeps something from call to call, or depends on which rows come
-   together and in what order.
+   mode looks for operators that break this: see `run_twice`.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ Encodings are chosen by looking at a sample of the rows (`dictionary_columns`).
 
 Invariants
 ----------
-1. Rows of a file are ordered by time; above 128k rows a row group ends at a boundary between two
-   times wherever one is near enough.
+1. Rows of a file are ordered by time; above 128k rows, 16k in a log with a key, a row group ends at a boundary between
+   two times wherever one is near enough.
 2. The footer of a file tells its distinct times and how many rows each has, up to 10,000 of them.
 3. A file has the columns of the log's format in their types; `_event` is not inside.
-4. A bound that is written into the table's log is true; where one is not surely true (floats with NaN, strings,
-   decimals) none is written.
+4. A bound that is written into the table's log is true; where one is not surely true (floats with NaN, strings of the
+   payload, decimals) none is written.
 5. Bounds of timestamps are written in microseconds; those that other engines write may be cut to milliseconds, so a
    reader counts a maximum of whole milliseconds as one millisecond more.
 """

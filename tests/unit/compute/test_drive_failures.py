@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.compute.command import Export
+from spark_timely.compute.command import Dataflow, Export
 from spark_timely.compute.drive.handle import Handle
+from spark_timely.compute.drive.worker import Worker
 from spark_timely.errors import DataLossError, LogMissingError, OperatorError, SinceViolationError, TimelyError
 from spark_timely.log.log import Log, create_log, open_log
 from spark_timely.time.antichain import Antichain
@@ -305,6 +306,35 @@ def test_peeks_of_all_that_reads_what_failed_are_answered(
         for id_ in reads:
             instance.await_frontier(id_, 4)
             assert instance.peek(id_, as_of=4).num_rows == 3
+
+
+def test_nothing_is_kept_of_what_is_dropped_while_it_fails(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with handle(tmp_path / "instance") as instance:
+        instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
+        instance.await_frontier("totals", 3)
+    shutil.rmtree(log.path)
+    forgotten: list[str] = []
+    monkeypatch.setattr(Worker, "_forget", noting(forgotten, Worker._forget))
+    with handle(tmp_path / "instance") as instance:
+        state = instance._driver.state
+        wait_until(lambda: bool(state.errors))
+        instance.drop("totals")
+        wait_until(lambda: forgotten == ["totals"])
+        assert not state.errors
+        assert not state.failed
+        assert not instance.show("errors").num_rows
+
+
+def noting(names: list[str], forget: Any) -> Any:
+    """Return the same that notes the exports first."""
+
+    def noted(self: Worker, number: int, dataflow: Dataflow) -> None:
+        forget(self, number, dataflow)
+        names.extend(export.id for export in dataflow.exports)
+
+    return noted
 
 
 # The main thread ends while another one uses the instance: pools of threads take nothing more from then on.
