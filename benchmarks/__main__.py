@@ -32,6 +32,7 @@ from . import (
     store_cases,
     store_spark_cases,
     subscribe_cases,
+    writer_cases,
 )
 from .arrangement_cases import ArrangementCases
 from .data import events
@@ -71,6 +72,7 @@ def main() -> int:
     cases += store_cases.run(scratch, wanted)
     cases += store_spark_cases.run(scratch, wanted)
     cases += subscribe_cases.run(scratch, wanted)
+    cases += writer_cases.run(scratch, wanted)
     on_one = (
         *NAMES, *dataflow_cases.NAMES, *latency_cases.NAMES, *arrangement_cases.NAMES, *continual_cases.NAMES,
         *copy_cases.NAMES, *compute_cases.NAMES,
