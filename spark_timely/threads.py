@@ -18,9 +18,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["CachedThreads", "aside", "at_once", "begun", "pool", "python_ends"]
+__all__ = ["CachedThreads", "ahead", "aside", "at_once", "begun", "pool", "python_ends"]
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -177,6 +177,26 @@ def at_once(do: Callable[[_T], _R], items: Sequence[_T], most: int, /) -> list[_
     with pool("part", min(most, max(1, len(items)))) as threads:
         jobs = [begun(threads, do, item) for item in items]
         return [job.result() for job in jobs]
+
+
+def ahead(items: Iterator[_T]) -> Iterator[_T]:
+    """Yield items of which the next one is made in a thread while the caller works on the one before.
+
+    Parameters
+    ----------
+    items : iterator
+        Without None. What it raises is raised when its turn comes.
+
+    Examples
+    --------
+    >>> list(ahead(iter("abc")))
+    ['a', 'b', 'c']
+    """
+    with pool("ahead", 1) as threads:
+        coming = begun(threads, next, items, None)
+        while (item := coming.result()) is not None:
+            coming = begun(threads, next, items, None)
+            yield item
 
 
 def python_ends() -> bool:

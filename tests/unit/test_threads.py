@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from concurrent.futures import InvalidStateError
+from typing import TYPE_CHECKING
 
 import pytest
 
 from spark_timely import threads as threads_module
-from spark_timely.threads import CachedThreads
+from spark_timely.threads import CachedThreads, ahead
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def test_thread_waits_again_before_its_result_is_there() -> None:
@@ -65,3 +70,46 @@ def test_child_that_was_forked_begins_without_threads(monkeypatch: pytest.Monkey
     monkeypatch.setattr(threads_module.os, "getpid", lambda: -1)
     assert threads.submit(threading.get_ident).result() != first
     assert threads.n_waiting == 1
+
+
+def test_what_is_made_ahead_comes_in_order_and_fails_in_its_turn() -> None:
+    made: list[int] = []
+    second_is_made, first_is_used = threading.Event(), threading.Event()
+
+    def items() -> Iterator[int]:
+        for item in range(3):
+            made.append(item)
+            if item == 1:
+                second_is_made.set()
+                assert first_is_used.wait(30)
+            yield item
+        msg = "no more"
+        raise ValueError(msg)
+
+    coming = ahead(items())
+    assert next(coming) == 0
+    assert second_is_made.wait(30)  # while the first one is in use
+    assert made == [0, 1]
+    first_is_used.set()
+    assert [next(coming), next(coming)] == [1, 2]
+    with pytest.raises(ValueError, match="no more"):
+        next(coming)
+    assert list(ahead(iter(()))) == []
+    assert not [each for each in threading.enumerate() if each.name.startswith("spark_timely-ahead")]
+
+
+def test_what_is_made_ahead_may_be_left() -> None:
+    closed = threading.Event()
+
+    def items() -> Iterator[int]:
+        try:
+            yield from range(10)
+        finally:
+            closed.set()
+
+    coming = ahead(items())
+    assert next(coming) == 0
+    del coming
+    gc.collect()
+    assert closed.wait(30)
+    assert not [each for each in threading.enumerate() if each.name.startswith("spark_timely-ahead")]

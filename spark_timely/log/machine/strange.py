@@ -35,6 +35,7 @@ from spark_timely.log.machine.judge import (
     newest_since,
     wanted_messages,
 )
+from spark_timely.threads import ahead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -139,10 +140,10 @@ def count(domain: TimeDomain, rows: pa.Table, since: Antichain | None) -> Counts
         streams = streams.dictionary_encode()
     names = np.array([*streams.dictionary.to_pylist(), None], object)
     alone = len(names) == 2 and not streams.null_count
-    codes = np.broadcast_to(np.int64(0), (len(streams),))
+    seqs = np.asarray((rows["_seq"].fill_null(-1) if rows["_seq"].null_count else rows["_seq"]).to_numpy(), np.int64)
+    codes = np.broadcast_to(np.int64(0), (len(seqs),))
     if not alone:  # what is null stands for the name behind all others
         codes = np.asarray(streams.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False), np.int64)
-    seqs = np.asarray((rows["_seq"].fill_null(-1) if rows["_seq"].null_count else rows["_seq"]).to_numpy(), np.int64)
     times = domain.from_columns(rows)
     if since is not None and len(times) and not since.beyond(times.min(axis=0, keepdims=True))[0]:
         kept = since.beyond(times)
@@ -150,39 +151,56 @@ def count(domain: TimeDomain, rows: pa.Table, since: Antichain | None) -> Counts
     if not len(seqs):
         none = np.empty((0, domain.arity), np.int64)
         return Counts(np.empty(0, object), np.empty(0, np.int64), np.empty(0, np.int64), none, none)
+    # Commits that were put behind one another: their runs are few, and each is reduced at once.
+    ends = seqs[1:] != seqs[:-1]
+    starts = _starts(ends if alone else ends | (codes[1:] != codes[:-1]))
+    lows: IntArray = times
+    highs: IntArray = times
+    n_rows: IntArray = np.broadcast_to(np.int64(1), (len(seqs),))
+    if len(starts) * _RUN <= len(seqs):
+        n_rows = np.diff(starts, append=len(seqs))
+        codes, seqs = codes[starts], seqs[starts]
+        lows, highs = _bounds_of(times, starts)
     least = int(seqs.min())
     span = int(seqs.max()) - least + 1
     n_keys = span * (1 if alone else len(names))
-    if n_keys <= max(_COUNTED, len(seqs)):
-        # A place for each commit that there may be: one pass over the rows for each number, in any order of theirs.
-        keys = seqs - least if alone else codes * span + (seqs - least)
-        lows = np.full((domain.arity, n_keys), np.iinfo(np.int64).max)
-        highs = np.full((domain.arity, n_keys), np.iinfo(np.int64).min)
-        starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
-        # Commits that were put behind one another: their runs are few, and each is reduced at once.
-        in_runs = len(starts) * _RUN <= len(keys)
-        of = keys[starts] if in_runs else keys
-        n_rows = np.zeros(n_keys, np.int64)
-        if in_runs:
-            np.add.at(n_rows, of, np.diff(starts, append=len(keys)))
-        else:
-            n_rows = np.bincount(keys, minlength=n_keys)
-        for place in range(domain.arity):
-            column = times[:, place]
-            np.minimum.at(lows[place], of, np.minimum.reduceat(column, starts) if in_runs else column)
-            np.maximum.at(highs[place], of, np.maximum.reduceat(column, starts) if in_runs else column)
-        there = np.flatnonzero(n_rows)
-        return Counts(names[there // span], there % span + least, n_rows[there], lows[:, there].T, highs[:, there].T)
-    order = np.lexsort([seqs, codes])
-    codes, seqs, times = codes[order], seqs[order], times[order]
-    first = np.flatnonzero(np.append(True, (codes[1:] != codes[:-1]) | (seqs[1:] != seqs[:-1])))
+    if n_keys > max(_COUNTED, len(seqs)):
+        order = np.lexsort([seqs, codes])
+        codes, seqs = codes[order], seqs[order]
+        first = _starts((codes[1:] != codes[:-1]) | (seqs[1:] != seqs[:-1]))
+        return Counts(
+            names[codes[first]],
+            seqs[first],
+            np.add.reduceat(n_rows[order], first),
+            np.minimum.reduceat(lows[order], first),
+            np.maximum.reduceat(highs[order], first),
+        )
+    # A place for each commit that there may be: one pass for each number, in any order of theirs.
+    keys = seqs - least if alone else codes * span + (seqs - least)
+    counted = np.zeros(n_keys, np.int64)
+    np.add.at(counted, keys, n_rows)
+    least_times = np.full((domain.arity, n_keys), np.iinfo(np.int64).max)
+    greatest_times = np.full((domain.arity, n_keys), np.iinfo(np.int64).min)
+    for place in range(domain.arity):
+        np.minimum.at(least_times[place], keys, lows[:, place])
+        np.maximum.at(greatest_times[place], keys, highs[:, place])
+    there = np.flatnonzero(counted)
     return Counts(
-        names[codes[first]],
-        seqs[first],
-        np.diff(first, append=len(seqs)),
-        np.minimum.reduceat(times, first),
-        np.maximum.reduceat(times, first),
+        names[there // span], there % span + least, counted[there], least_times[:, there].T, greatest_times[:, there].T
     )
+
+
+def _starts(ends: BoolArray) -> IntArray:
+    """Return where runs start, given for all rows but the last whether a run ends with them."""
+    return np.concatenate([[0], np.flatnonzero(ends) + 1])
+
+
+def _bounds_of(times: IntArray, starts: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the bounds of the times of runs."""
+    if times.shape[1] > 1:
+        return np.minimum.reduceat(times, starts), np.maximum.reduceat(times, starts)
+    column = times[:, 0]  # twice as fast as along an axis
+    return np.minimum.reduceat(column, starts)[:, None], np.maximum.reduceat(column, starts)[:, None]
 
 
 def count_by_statistics(index: FileIndex, since: Antichain | None) -> tuple[Counts, BoolArray]:
@@ -580,11 +598,10 @@ class _Look:
 
     def _read(self, files: FileIndex) -> Counts | None:
         """Count the rows of files; None if one is gone."""
-        found = []
+        parts = (part for path in files.paths.tolist() for part in self.evidence.keys(path))
         try:
-            for path in files.paths.tolist():
-                for rows in self.evidence.keys(path):
-                    found.append(count(self.form.domain, rows, self.since))
+            # To read and to count take equally long: each on a core of its own.
+            found = [count(self.form.domain, part, self.since) for part in ahead(parts)]
         except DataLossError:
             return None
         return Counts.joined(found, self.form.domain.arity)
