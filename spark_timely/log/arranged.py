@@ -1,8 +1,9 @@
 """The arrangements of a log: its updates indexed by key in files beside it; which of them are of the log as it is.
 
-Each key and choice of columns has a folder of its own inside of the log's, `_spark_timely/by-…`, shared by all that
+Each key and choice of columns has a folder of its own inside of the log's, `_spark_timely/key-…`, shared by all that
 look into the log by that key. A dataflow asks for the folder of exactly its key and columns, and extends it; a peek
-takes any folder that has the key and the columns that it needs.
+takes any folder that has the key and the columns that it needs. (Folders `by-…` have the arrangements of earlier
+versions, whose hashes are of the names of columns too. They are not looked into, and go once they have a successor.)
 
 Invariants
 ----------
@@ -36,17 +37,24 @@ if TYPE_CHECKING:
 
     from spark_timely.log.log import Log
 
-__all__ = ["Arranged", "folder_of", "has_commits_of", "may_be_of"]
+__all__ = ["Arranged", "folder_of", "former_folder_of", "has_commits_of", "may_be_of"]
 
 _log = masked_logger(__name__)
 
 
 def folder_of(log: Log, key: Sequence[str], columns: Sequence[str]) -> str | None:
     """Return where the arrangement of a log is; None where it can have none: it is mapped from a disk."""
-    if not log.core.storage.local:
-        return None
+    return _folder(log, "key", key, columns) if log.core.storage.local else None
+
+
+def former_folder_of(log: Log, key: Sequence[str], columns: Sequence[str]) -> str:
+    """Return where an earlier version has the arrangement of a log on a disk."""
+    return _folder(log, "by", key, columns)
+
+
+def _folder(log: Log, kind: str, key: Sequence[str], columns: Sequence[str]) -> str:
     named = hashlib.sha256(json.dumps([key, columns]).encode()).hexdigest()[:16]
-    return os.path.join(log.path, "_spark_timely", f"by-{named}")
+    return os.path.join(log.path, "_spark_timely", f"{kind}-{named}")
 
 
 def may_be_of(spine: Spine, log: Log) -> bool:
@@ -144,7 +152,7 @@ class Arranged:
         try:
             changed = os.stat(root).st_mtime_ns
             if changed != self._names[0]:
-                self._names = changed, tuple(sorted(name for name in os.listdir(root) if name.startswith("by-")))
+                self._names = changed, tuple(sorted(name for name in os.listdir(root) if name.startswith("key-")))
         except OSError:
             return ()
         return self._names[1]

@@ -11,18 +11,19 @@ import os
 import re
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from spark_timely.trace.spine import RunFile, Spine
 
-__all__ = ["delete", "greatest_number", "is_whole", "newest_spine", "unknown_runs", "write_spine"]
+__all__ = ["delete", "delete_former", "greatest_number", "is_whole", "newest_spine", "unknown_runs", "write_spine"]
 
 _log = logging.getLogger("spark_timely.dataflow")
 
 _UNKNOWN_S: Final = 86_400.0
 _SPINE: Final = re.compile(r"spine-(\d{20})\.json")
-_OURS: Final = re.compile(r"run-[^/\x00]+|spine-\d{20}\.json")
+_OURS: Final = re.compile(r"run-[^/\x00]+|spine-\d{20}\.json(?:\.[0-9a-f]{32}\.tmp)?")
 
 
 def is_whole(folder: str, run: RunFile) -> bool:
@@ -92,6 +93,24 @@ def unknown_runs(folder: str, spine: Spine, now: float) -> list[str]:
         if entry.name not in kept and entry.name.startswith("run-") and now - entry.stat().st_mtime > _UNKNOWN_S:
             found.append(entry.name)
     return found
+
+
+def delete_former(folder: str, now: float) -> None:
+    """Delete an index that an earlier version has kept in a folder, once nobody has written there for a day.
+
+    Its readers read the log from then on. What is no file of an index stays, and the folder with it.
+    """
+    try:
+        found = [] if os.path.islink(folder) else list(os.scandir(folder))
+        written = [entry.stat(follow_symlinks=False).st_mtime for entry in found]
+    except OSError:  # it is not there, or others delete it too
+        return
+    if not found or now - max(written) <= _UNKNOWN_S:
+        return
+    ours = [entry.name for entry in found if _OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)]
+    delete(folder, sorted(ours, reverse=True))  # spines first: what they name is no index any more
+    with suppress(OSError):  # not empty
+        os.rmdir(folder)
 
 
 def delete(folder: str, names: Sequence[str]) -> None:

@@ -8,6 +8,8 @@ Invariants
 ----------
 1. Equal keys have equal hashes: null equals null, NaN equals NaN, -0.0 equals 0.0. Keys that are not equal may share
    the 64 bits by which rows are arranged: a set of keys compares values, or 128 bits.
+2. A hash is of the values in the order of the key's columns, whatever these are called: both sides of a join share
+   ranges.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ def key_hashes(rows: pa.Table, by: Sequence[str]) -> npt.NDArray[np.uint64]:
     ----------
     rows : pyarrow.Table
     by : sequence of str
-        Columns of the key; none for one key of all rows.
+        Columns of the key, in its order; none for one key of all rows.
 
     Returns
     -------
@@ -95,13 +97,18 @@ def key_hashes(rows: pa.Table, by: Sequence[str]) -> npt.NDArray[np.uint64]:
     --------
     >>> import pyarrow as pa
     >>> a, b, c = key_hashes(pa.table({"k": ["x", None, "x"]}), ["k"]).tolist()
-    >>> a == c, a == b
-    (True, False)
+    >>> a == c, a == b, a == key_hashes(pa.table({"other": ["x"]}), ["other"])[0]
+    (True, False, True)
     """
     if not by:
         return np.zeros(rows.num_rows, np.uint64)
-    keys = rows.select(by)
-    return np.ascontiguousarray(RowHasher(keys.schema).hash(keys)[:, 0])
+    return np.ascontiguousarray(_whole_hashes(rows, by)[:, 0])
+
+
+def _whole_hashes(rows: pa.Table, by: Sequence[str]) -> npt.NDArray[np.uint64]:
+    """Return the hashes of 128 bits of the keys of rows, whose columns are known by their places."""
+    keys = rows.select(by).rename_columns([str(place) for place in range(len(by))])
+    return RowHasher(keys.schema).hash(keys)
 
 
 def distinct_hashes(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -180,8 +187,8 @@ class KeySet:
         return self._hashes
 
     @cached_property
-    def _whole_hashes(self) -> npt.NDArray[np.uint64]:
-        found = RowHasher(self._keys.schema).hash(self._keys)
+    def _ordered_hashes(self) -> npt.NDArray[np.uint64]:
+        found = _whole_hashes(self._keys, self.by)
         return found[np.lexsort((found[:, 1], found[:, 0]))]
 
     def pieces(self, most: int) -> Iterator[KeySet]:
@@ -213,7 +220,7 @@ class KeySet:
         if not self.by or (self._first is not None and len(self.by) == 1) or not near.any():
             return near
         passed = rows.select(list(self.by)).filter(pa.array(near))
-        near[near] = same_keys(RowHasher(passed.schema).hash(passed), self._whole_hashes)
+        near[near] = same_keys(_whole_hashes(passed, self.by), self._ordered_hashes)
         return near
 
     def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -83,6 +83,13 @@ REFUSED: Final[dict[str, Refusal]] = {}
 """Golden things that this version refuses, in place of continuing them; none today."""
 
 
+RENEWED: Final = {("dataflow", "indexes")}
+"""Golden things, and what of them this version builds again: it is compared before the thing goes on alone.
+
+Indexes by the names of columns: `test_indexes_by_names_of_columns_are_built_again` says what becomes of them.
+"""
+
+
 def archive_of(name: str) -> Path:
     """Return where the archive of a thing is."""
     return LOGS / f"{name}.tar.gz"
@@ -219,7 +226,12 @@ def differences(found: Any, wanted: Any, where: str = "") -> Iterator[str]:
 
 def check(name: str, when: str, found: Facts) -> None:
     """Compare what is read of a thing with what was read when it was written."""
-    lines = list(differences(plain(found), expected_of(name)[when]))
+    wanted = expected_of(name)[when]
+    if when == "after":
+        found, wanted = (
+            {what: facts for what, facts in each.items() if (name, what) not in RENEWED} for each in (found, wanted)
+        )
+    lines = list(differences(plain(found), wanted))
     assert not lines, "\n".join([f"golden thing {name!r} differs, {when}:", *lines])
 
 

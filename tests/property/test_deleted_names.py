@@ -6,6 +6,7 @@ its own is said here by cutting names into parts, not by the patterns of the cod
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from spark_timely.compute.drive.requests import Requests
 from spark_timely.interop.exporting import WholeFiles
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.spark.capture import cdcv2
-from spark_timely.trace.folder import delete
+from spark_timely.trace.folder import delete, delete_former
 from tests.support import examples
 
 HEX = set("0123456789abcdef")
@@ -84,10 +85,27 @@ def _index(folder: Path, names: set[str]) -> set[str]:
     return left_in(folder / "index")
 
 
-def _is_of_index(name: str) -> bool:
-    spine = name.startswith("spine-") and name.endswith(".json") and len(name) == 31 and set(name[6:26]) <= DIGITS
-    return spine or (name.startswith("run-") and len(name) > 4)
+def _former_index(folder: Path, names: set[str]) -> set[str]:
+    """The folder of an index as an earlier version has left it, two days ago."""
+    (folder / "by-1").mkdir()
+    fill(folder / "by-1", names)
+    for name in names:
+        os.utime(folder / "by-1" / name, (0, 0))
+    delete_former(str(folder / "by-1"), 2 * 86_400)
+    left = left_in(folder / "by-1") if (folder / "by-1").exists() else set()
+    assert (folder / "by-1").exists() == bool(left)
+    return left
 
+
+def _is_of_index(name: str) -> bool:
+    spine, dot, end = name.partition(".")
+    unfinished = end[5:].endswith(".tmp") and len(end) == 41 and set(end[5:37]) <= HEX
+    whole = dot + end == ".json" or (end.startswith("json.") and unfinished)
+    is_spine = spine.startswith("spine-") and len(spine) == 26 and set(spine[6:]) <= DIGITS and whole
+    return is_spine or (name.startswith("run-") and len(name) > 4)
+
+
+OF_INDEX = ["run-0123abcd.arrow", f"spine-{7:020d}.json", f"spine-{7:020d}.json.{'0a' * 16}.tmp"]
 
 PLACES: dict[str, tuple[Callable[[Path, set[str]], set[str]], Callable[[str], bool], list[str]]] = {
     "statements": (
@@ -102,7 +120,8 @@ PLACES: dict[str, tuple[Callable[[Path, set[str]], set[str]], Callable[[str], bo
         _is_of_requests,
         [f"{1:020d}-ab{end}" for end in (".begun", ".answer", ".new")] + [f".{1:020d}-ab.json.0.tmp", "notes.begun"],
     ),
-    "index": (_index, _is_of_index, ["run-0123abcd.arrow", f"spine-{7:020d}.json"]),
+    "index": (_index, _is_of_index, OF_INDEX),
+    "former index": (_former_index, _is_of_index, OF_INDEX),
 }  # fmt: skip
 
 

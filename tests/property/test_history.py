@@ -302,7 +302,7 @@ class World:
 
     def lose(self) -> None:
         """Lose or damage a file of an index: no answer changes."""
-        files = [file for file in self.folder.rglob("by-*/*") if file.is_file()]
+        files = [file for file in self.folder.rglob("key-*/*") if file.is_file()]
         if files:
             file = self.rng.choice(files)
             content = bytearray(file.read_bytes())
@@ -875,7 +875,7 @@ class Counting:
         self.engine.advance(run or runner(self.scope.storage))
 
     def spine(self) -> Spine:
-        return Spine.from_json(max(self.out.glob("_spark_timely/by-*/spine-*")).read_bytes())
+        return Spine.from_json(max(self.out.glob("_spark_timely/key-*/spine-*")).read_bytes())
 
     def counts(self) -> Contents:
         rows = open_log(self.out).messages().to_pylist()
@@ -986,10 +986,10 @@ def test_a_reader_whose_retention_expired_reads_the_log(tmp_path: Path) -> None:
     assert told, "it has no index at all"
     assert not all(told), "the index could not tell, the log did"
     # Lost as a whole, it is made again, from what the log has.
-    shutil.rmtree(next(world.out.glob("_spark_timely/by-*")))
+    shutil.rmtree(next(world.out.glob("_spark_timely/key-*")))
     found, _ = joined("again", Indexing(0, 0, 0, background=False))
     assert found == wanted
-    assert list(world.out.glob("_spark_timely/by-*/run-*"))
+    assert list(world.out.glob("_spark_timely/key-*/run-*"))
 
 
 def swapped(spine: Spine, *runs: RunFile) -> Spine:
@@ -1149,7 +1149,7 @@ def test_a_job_finds_runs_that_were_replaced_meanwhile(tmp_path: Path, caplog: p
     for _ in range(4):
         world.more("a", "b")
         world.step()
-    (folder,) = world.out.glob("_spark_timely/by-*")
+    (folder,) = world.out.glob("_spark_timely/key-*")
     world.more("a")
 
     def replaced(outputs: Any, todo: Any) -> Any:
@@ -1214,7 +1214,7 @@ def test_a_large_step_leaves_its_index_behind(tmp_path: Path) -> None:
     small.more("a", "b")
     small.step()
     small.engine.end()
-    assert not list((tmp_path / "small").glob("out/_spark_timely/by-*/spine-*"))
+    assert not list((tmp_path / "small").glob("out/_spark_timely/key-*/spine-*"))
 
 
 def test_what_a_dataflow_retains_itself_holds_no_times_back(tmp_path: Path) -> None:
@@ -1240,7 +1240,7 @@ def test_what_a_dataflow_retains_itself_holds_no_times_back(tmp_path: Path) -> N
     assert open_log(world.out).retainers()
     assert world.spine().since > 4
     assert world.spine().rows < 8
-    assert len(list(world.out.glob("_spark_timely/by-*/run-*"))) == len(world.spine().runs)
+    assert len(list(world.out.glob("_spark_timely/key-*/run-*"))) == len(world.spine().runs)
     open_log(world.out).retain("somebody", [3], owner="somebody", expiry="1 day")
     since = world.spine().since
     for _ in range(9):

@@ -28,13 +28,21 @@ import pyarrow as pa
 from spark_timely.dataflow.engine.cutting import Files, shares_between
 from spark_timely.dataflow.engine.tasks import Before, IndexWork, OutputPlan, Share, Task, TaskResult
 from spark_timely.dataflow.remembered import Look
-from spark_timely.log.arranged import Arranged, folder_of
+from spark_timely.log.arranged import Arranged, folder_of, former_folder_of
 from spark_timely.log.machine.since import needed_from
 from spark_timely.log.machine.state import newest_commits
 from spark_timely.threads import pool, python_ends
 from spark_timely.time.antichain import Antichain
 from spark_timely.trace.arrangement import Arrangement, columns_text
-from spark_timely.trace.folder import delete, greatest_number, is_whole, newest_spine, unknown_runs, write_spine
+from spark_timely.trace.folder import (
+    delete,
+    delete_former,
+    greatest_number,
+    is_whole,
+    newest_spine,
+    unknown_runs,
+    write_spine,
+)
 from spark_timely.trace.run import DamagedRunError
 from spark_timely.trace.spine import RunFile, Spine, due_merge
 
@@ -293,7 +301,9 @@ class Arrangements:
                 done = write_spine(folder, follows.extended(made, stop, commits))
                 if done:
                     break
-        if not done:
+        if done:
+            delete_former(former_folder_of(log, look.key, look.columns), wall_clock.time())
+        else:
             delete(folder, [run.name for run in made])
 
     def _merge(

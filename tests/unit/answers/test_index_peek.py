@@ -72,6 +72,14 @@ def test_only_an_index_by_these_keys_with_these_columns_is_used(log: Log) -> Non
     assert told(log, where="k = 2")[1].why == "no keys were given"
 
 
+def test_index_of_an_earlier_version_is_not_looked_into(log: Log) -> None:
+    made = index(log, ["k"])
+    os.rename(made, arranged.former_folder_of(log, ["k"], log.schema.names))
+    rows, way = told(open_log(log.path), keys={"k": [2]})
+    assert (rows, way.way, way.why) == ([(2, "b", 2)], "log", "the log has no index by these keys")
+    assert told(open_log(index(log, ["k"]).partition("/_spark_timely")[0]), keys={"k": [2]})[1].way == "index"
+
+
 def test_below_the_since_of_an_index_the_log_is_read(log: Log) -> None:
     for time in range(3, 9):
         append(log, [(time, 1, time, "x")], time + 1)

@@ -76,8 +76,8 @@ def test_index_is_explained_with_its_upper(log: Log, tmp_path: Path) -> None:
     log.writer(owner="test").append(pa.table({"_time": [30], "n": [100]}), advance_to=31)
     run_to_end(flow)
     (found,) = lines_of(flow, "index ")
-    assert re.search(r"by-\w{16}: 30 rows, [\d,]+ bytes in 1 run, since \[0\], upper \[30\]$", found)
-    for spine in Path(out).glob("_spark_timely/by-*/spine-*"):
+    assert re.search(r"key-\w{16}: 30 rows, [\d,]+ bytes in 1 run, since \[0\], upper \[30\]$", found)
+    for spine in Path(out).glob("_spark_timely/key-*/spine-*"):
         spine.unlink()
     assert lines_of(flow, "index ") == []
     assert lines_of(flow, "no index") == ["no index: the log is read"]
