@@ -31,10 +31,11 @@ Invariants
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, get_type_hints
 
 from spark_timely.errors import InvalidShapeError, InvalidUsageError, LogFormatError, TimelyError, shown
 from spark_timely.time.antichain import Antichain
@@ -523,22 +524,22 @@ def parse_command(text: str, /) -> Command:
     >>> parse_command('{"command":"schedule","id":"totals","v":1}')
     Schedule(id='totals')
     """
-    facts = _Facts(_loads("a command", text), "a command")
-    version = facts.take("v", int)
+    parts = _Parts(_loads("a command", text), "a command")
+    version = parts.take("v", int)
     if version != COMMAND_VERSION:
         msg = f"could not read a command: found version={version}, this library reads {COMMAND_VERSION}"
         raise LogFormatError(msg, hint="use the version of spark-timely that wrote it", context={"version": version})
-    name = facts.take("command", str)
+    name = parts.take("command", str)
     if name not in _COMMANDS:
         msg = f"could not read a command: found command={shown(name)}"
         raise LogFormatError(msg, hint=f"commands are {', '.join(sorted(_COMMANDS))}")
-    facts.what = f"command {name!r}"
+    parts.what = f"command {name!r}"
     try:
-        command: Command = _read(_COMMANDS[name], facts)
+        command: Command = _read(_COMMANDS[name], parts)
     except TimelyError as error:
         error.locate(f"in command {name!r}")
         raise
-    facts.end()
+    parts.end()
     return command
 
 
@@ -561,15 +562,25 @@ def _json_of(value: object) -> Any:  # noqa: ANN401 - what JSON has
     return {**found, "arity": value.frontier.arity} if isinstance(value, AllowCompaction) else found
 
 
-class _Facts:
-    """The parts of a JSON object, each taken once."""
+class _Parts:
+    """The parts of a JSON object, each taken once.
+
+    Attributes
+    ----------
+    left : dict
+        Those not taken yet.
+    what : str
+        What the object is, for errors.
+    arity : int
+        How many coordinates the times in it have, once that is known.
+    """
 
     def __init__(self, value: object, what: str) -> None:
         if not isinstance(value, dict):
             msg = f"could not read {what}: found {shown(value)}"
             raise InvalidUsageError(msg, hint="give a JSON object")
         self.left: dict[str, object] = dict(value)
-        self.what = what
+        self.what, self.arity = what, 0
 
     def take(self, name: str, kind: type[_Plain]) -> _Plain:
         """Take a part that has to be there, of a kind."""
@@ -582,17 +593,6 @@ class _Facts:
             raise InvalidUsageError(msg, hint=f"give {name!r} as {_WRITTEN[kind]}")
         return found
 
-    def may(self, name: str) -> str | None:
-        """Take a text that may be missing."""
-        return self.take(name, str) if name in self.left else None
-
-    def json(self, name: str) -> str:
-        """Take anything, as text."""
-        if name not in self.left:
-            msg = f"could not read {self.what}: found no {name!r}"
-            raise InvalidUsageError(msg, hint=f"give {name!r}")
-        return _dumps(self.left.pop(name))
-
     def end(self) -> None:
         """Refuse what was not taken."""
         if self.left:
@@ -600,55 +600,67 @@ class _Facts:
             raise InvalidUsageError(msg, hint="leave it out, or use the version of spark-timely that wrote it")
 
 
-def _read_domain(value: dict[str, object]) -> TimeDomain:
-    facts = _Facts(value, "a time domain")
-    times, minimum = facts.take("times", list), facts.take("minimum", list)
-    facts.end()
-    return TimeDomain.from_json({"times": times, "minimum": minimum})
+_Reader: TypeAlias = Callable[[_Parts, str], Any]
 
 
-def _read_part(kind: type, value: object, what: str) -> Any:  # noqa: ANN401 - of the kind
-    facts = _Facts(value, what)
-    found = _read(kind, facts)
-    facts.end()
-    return found
+def _plain(kind: type) -> _Reader:
+    return lambda parts, name: parts.take(name, kind)
 
 
-def _read(kind: type, facts: _Facts) -> Any:  # noqa: ANN401 - of the kind
-    """Return a command, or a part of one, by the kinds of its fields."""
+def _each(kind: type, what: str) -> _Reader:
+    return lambda parts, name: tuple(_read_whole(kind, each, what) for each in parts.take(name, list))
+
+
+def _read_domain(parts: _Parts, name: str) -> TimeDomain:
+    inner = _Parts(parts.take(name, dict), "a time domain")
+    times, minimum = inner.take("times", list), inner.take("minimum", list)
+    inner.end()
+    domain = TimeDomain.from_json({"times": times, "minimum": minimum})
+    parts.arity = domain.arity
+    return domain
+
+
+_READERS: Final[Mapping[object, _Reader]] = {
+    int: _plain(int),
+    str: _plain(str),
+    bool: _plain(bool),
+    Kind: _plain(str),
+    str | None: lambda parts, name: parts.take(name, str) if name in parts.left else None,
+    Mapping[str, str]: _plain(dict),
+    Mapping[str, object]: _plain(dict),
+    TimeDomain: _read_domain,
+    Antichain: lambda parts, name: Antichain.from_json(parts.take(name, list), parts.arity),
+    Dataflow: lambda parts, name: _read_whole(Dataflow, parts.take(name, dict), "a dataflow"),
+    tuple[int, ...]: lambda parts, name: tuple(parts.take(name, list)),
+    tuple[Import, ...]: _each(Import, "an import"),
+    tuple[Export, ...]: _each(Export, "an export"),
+}
+"""How a field is read from an object by its name, by the type of the field."""
+
+_types_of = cache(get_type_hints)
+
+
+def _read(kind: type, parts: _Parts) -> Any:  # noqa: ANN401 - of the kind
+    """Return a command, or a part of one, by the types of its fields."""
     found: dict[str, Any] = {}
-    arity = facts.take("arity", int) if kind is AllowCompaction else 0
+    if kind is AllowCompaction:
+        parts.arity = parts.take("arity", int)
+    types = _types_of(kind)
     # The domain first: bounds are read by how many coordinates its times have.
-    for each in sorted(fields(kind), key=lambda each: each.type != "TimeDomain"):
-        name, of = each.name, str(each.type)
-        if each.metadata.get("json"):
-            found[name] = facts.json(name)
-        elif of in _PLAIN:
-            found[name] = facts.take(name, _PLAIN[of])
-        elif of == "str | None":
-            found[name] = facts.may(name)
-        elif of.startswith("Mapping"):
-            found[name] = facts.take(name, dict)
-        elif of == "TimeDomain":
-            found[name] = _read_domain(facts.take(name, dict))
-            arity = found[name].arity
-        elif of == "Antichain":
-            found[name] = Antichain.from_json(facts.take(name, list), arity)
-        elif of == "Dataflow":
-            found[name] = _read_part(Dataflow, facts.take(name, dict), "a dataflow")
-        else:
-            item, what = _ITEMS.get(of, (None, ""))
-            found[name] = tuple(
-                each if item is None else _read_part(item, each, what) for each in facts.take(name, list)
-            )
+    for each in sorted(fields(kind), key=lambda each: types[each.name] is not TimeDomain):
+        is_json = each.metadata.get("json")
+        found[each.name] = (
+            _dumps(parts.take(each.name, object)) if is_json else _READERS[types[each.name]](parts, each.name)
+        )
     return kind(**found)
 
 
-_PLAIN: Final[Mapping[str, type]] = {"int": int, "str": str, "Kind": str, "bool": bool}
-_ITEMS: Final[Mapping[str, tuple[type, str]]] = {
-    "tuple[Import, ...]": (Import, "an import"),
-    "tuple[Export, ...]": (Export, "an export"),
-}
+def _read_whole(kind: type, value: object, what: str) -> Any:  # noqa: ANN401 - of the kind
+    parts = _Parts(value, what)
+    found = _read(kind, parts)
+    parts.end()
+    return found
+
 
 NAMES: Final[Mapping[type, str]] = {
     CreateTimely: "create_timely",

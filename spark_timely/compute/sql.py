@@ -33,9 +33,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias
+from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 import pyarrow as pa
+from sqlglot import exp
 
 from spark_timely.compute.plan import Imported, Node, Plan
 from spark_timely.dataflow.aggregates import Aggregation
@@ -46,9 +47,6 @@ from spark_timely.dataflow.operators.rows import Concat, Filter, Select
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.predicate import is_condition
 from spark_timely.scanner import Token, UnreadError, read_trees, refused_sql, scanned, statements_of
-
-if TYPE_CHECKING:
-    from sqlglot import exp
 
 __all__ = ["plan_of_sql"]
 
@@ -89,7 +87,13 @@ _NOTED: Final[Mapping[str, str]] = {
     "except_": "EXCEPT",
 }
 _MOMENT: Final = re.compile(r"[-+:. 0-9TZ]+")
-_AGGREGATES: Final = {"Count": "count", "Sum": "sum", "Avg": "avg", "Min": "min", "Max": "max"}
+_AGGREGATES: Final[dict[type, str]] = {
+    exp.Count: "count",
+    exp.Sum: "sum",
+    exp.Avg: "avg",
+    exp.Min: "min",
+    exp.Max: "max",
+}
 
 _Ways: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -266,8 +270,6 @@ class _Planner:
 
     def _check_literals(self, tree: exp.Expr, tokens: list[Token]) -> None:
         """Refuse texts and numbers that sqlglot took for something else, such as a name in single quotes."""
-        from sqlglot import exp
-
         literals = list(tree.find_all(exp.Literal))
         for kind, what in (("number", "a number"), ("string", "a text")):
             there = [token.text for token in tokens if token.kind == kind]
@@ -278,8 +280,6 @@ class _Planner:
 
     def _query(self, tree: exp.Expr, withs: _Withs) -> _Relation:
         """Return what a query gives."""
-        from sqlglot import exp
-
         own: list[_Named] = []
         if around := tree.args.get("with_"):
             withs, own = self._withs(around, withs)
@@ -318,8 +318,6 @@ class _Planner:
 
     def _union(self, tree: exp.Expr, withs: _Withs) -> _Relation:
         """Return the rows of several queries; columns belong together by their places."""
-        from sqlglot import exp
-
         operands: list[exp.Expr] = []
         at = tree
         while isinstance(at, exp.Union):  # they stand to the left of each other
@@ -361,8 +359,6 @@ class _Planner:
 
     def _limited(self, tree: exp.Expr, relation: _Relation) -> _Relation:
         """Keep the first rows of all, by ORDER BY and LIMIT."""
-        from sqlglot import exp
-
         order, limit = tree.args.get("order"), tree.args.get("limit")
         if order is None and limit is None:
             return relation
@@ -402,8 +398,6 @@ class _Planner:
 
     def _table(self, tree: exp.Expr, withs: _Withs) -> _Relation:
         """Return the rows of an import, of a query of WITH, or of one in brackets."""
-        from sqlglot import exp
-
         if isinstance(tree, exp.Subquery):
             self._check_args(tree, {"this", "alias"}, "a query in brackets")
             self._check_alias(tree.args.get("alias"))
@@ -437,8 +431,6 @@ class _Planner:
         return replace(relation, columns=columns)
 
     def _check_alias(self, alias: exp.Expr | None) -> None:
-        from sqlglot import exp
-
         if alias is not None and (alias.args.get("columns") or not isinstance(alias.this, exp.Identifier)):
             self._refuse(f"{alias.sql(dialect='spark')} for a table", "give it a name, without names of columns")
 
@@ -487,8 +479,6 @@ class _Planner:
         return _Relation(node, (*first, *others, *pairs), in_order=False)
 
     def _using(self, name: exp.Expr, relation: _Relation, said: str) -> _Column:
-        from sqlglot import exp
-
         if not isinstance(name, exp.Identifier):
             self._refuse(f"{name.sql(dialect='spark')} in USING of {said}", "name columns")
         return self._found(name.name, None, relation)
@@ -514,8 +504,6 @@ class _Planner:
 
     def _column(self, tree: exp.Expr, relation: _Relation) -> _Column:
         """Return the column that an expression is; refuse what is none."""
-        from sqlglot import exp
-
         if not isinstance(tree, exp.Column) or not isinstance(tree.this, exp.Identifier):
             self._refuse(self._name_of(tree), _COMPUTED)
         self._check_args(tree, {"this", "table"}, f"column {tree.sql(dialect='spark')}")
@@ -523,8 +511,6 @@ class _Planner:
 
     def _star(self, tree: exp.Expr, relation: _Relation) -> list[_Column] | None:
         """Return the columns of a star; None for what is none."""
-        from sqlglot import exp
-
         star, source = (tree.this, tree.table) if isinstance(tree, exp.Column) else (tree, "")
         if not isinstance(star, exp.Star):
             return None
@@ -570,8 +556,6 @@ class _Planner:
 
     def _filtered(self, tree: exp.Expr, relation: _Relation) -> _Relation:
         """Return the rows for which WHERE holds, the first of each key where it says so."""
-        from sqlglot import exp
-
         where = tree.args.get("where")
         if where is None:
             return self._settled(relation)
@@ -593,8 +577,6 @@ class _Planner:
 
     def _condition(self, tree: exp.Expr, relation: _Relation) -> str:
         """Return the text of a condition over the node's columns."""
-        from sqlglot import exp
-
         for part in tree.walk():
             if isinstance(part, exp.Query | exp.Exists):
                 self._refuse("a subquery in an expression", "join, or export what it gives from a dataflow of its own")
@@ -629,7 +611,7 @@ class _Planner:
                 items += [(column.name, column) for column in star]
                 continue
             value, name = self._item(each)
-            if type(value).__name__ == "Window":
+            if isinstance(value, exp.Window):
                 self._window(value, relation)  # what no name would help
                 if name is None:
                     self._refuse(f"{self._name_of(value)} without a name", f"name it with AS; {_RANK}")
@@ -655,8 +637,6 @@ class _Planner:
 
     def _item(self, tree: exp.Expr) -> tuple[exp.Expr, str | None]:
         """Return a value of SELECT, and its name if it has one."""
-        from sqlglot import exp
-
         if not isinstance(tree, exp.Alias):
             return tree, None
         self._check_args(tree, {"this", "alias"}, "AS")
@@ -667,8 +647,6 @@ class _Planner:
     # The first rows of each key ----------------------------------------------------------------------
 
     def _qualified(self, qualify: exp.Expr, relation: _Relation, ranks: list[tuple[str, exp.Expr]]) -> _Relation:
-        from sqlglot import exp
-
         if ranks:
             self._refuse("row_number() selected beside QUALIFY", "leave it out of SELECT: its number is not kept")
         self._check_args(qualify, {"this"}, "QUALIFY")
@@ -683,7 +661,7 @@ class _Planner:
 
     def _window(self, window: exp.Expr, relation: _Relation) -> tuple[tuple[str, ...], _Ways]:
         """Return key and order of a row_number()."""
-        if type(window.this).__name__ != "RowNumber" or any(window.this.args.values()):
+        if not isinstance(window.this, exp.RowNumber) or any(window.this.args.values()):
             self._refuse(self._name_of(window), _RANK)
         if window.args.get("alias") or window.args.get("first"):
             self._refuse("a window by its name", "write the window behind OVER, in brackets")
@@ -696,8 +674,6 @@ class _Planner:
 
     def _ways(self, order: exp.Expr, relation: _Relation) -> _Ways:
         """Return the columns of ORDER BY, and which way."""
-        from sqlglot import exp
-
         self._check_args(order, {"expressions"}, "ORDER BY")
         found: dict[str, str] = {}
         for each in order.expressions:
@@ -715,8 +691,6 @@ class _Planner:
 
     def _first(self, tree: exp.Expr, is_rank: Callable[[exp.Expr], bool]) -> tuple[int, list[exp.Expr]]:
         """Return how many rows of each key a condition keeps, and what else it says."""
-        from sqlglot import exp
-
         parts: list[exp.Expr] = []
         waiting = [tree]
         while waiting:
@@ -742,15 +716,15 @@ class _Planner:
 
     def _bound(self, part: exp.Expr, is_rank: Callable[[exp.Expr], bool]) -> int:
         """Return the n of row_number() <= n."""
-        kind = type(part).__name__
-        turned = {"EQ": "EQ", "LTE": "GTE", "LT": "GT", "GTE": "LTE", "GT": "LT"}
+        kind = type(part)
+        turned = {exp.EQ: exp.EQ, exp.LTE: exp.GTE, exp.LT: exp.GT, exp.GTE: exp.LTE, exp.GT: exp.LT}
         if kind in turned:
             rank, number = part.this, part.expression
             if not is_rank(rank):
                 rank, number, kind = number, rank, turned[kind]
             n = self._whole_number(number) if is_rank(rank) else None
             if n is not None:
-                most = {"EQ": 1 if n == 1 else 0, "LTE": n, "LT": n - 1}.get(kind, 0)
+                most = {exp.EQ: 1 if n == 1 else 0, exp.LTE: n, exp.LT: n - 1}.get(kind, 0)
                 if 1 <= most < 1 << 31:
                     return most
         self._refuse(f"row_number() in {shown(part.sql(dialect='spark'))}", _RANK)
@@ -775,7 +749,6 @@ class _Planner:
 
     def _groups(self, tree: exp.Expr) -> bool:
         """Return whether a block has groups: GROUP BY, or aggregates of all rows."""
-        from sqlglot import exp
 
         def aggregates(node: exp.Expr) -> bool:
             whole = isinstance(node, exp.Window | exp.Query)
@@ -797,9 +770,9 @@ class _Planner:
             if self._star(each, relation) is not None:
                 self._refuse("a star beside GROUP BY", "name the columns")
             value, name = self._item(each)
-            if type(value).__name__ == "Window":
+            if isinstance(value, exp.Window):
                 self._refuse(f"{self._name_of(value)} beside GROUP BY", "use a query in brackets")
-            if type(value).__name__ == "Column":
+            if isinstance(value, exp.Column):
                 column = self._column(value, relation)
                 if column.inner not in keys:
                     self._refuse(f"column {value.name!r} that is not grouped by", "name it in GROUP BY")
@@ -847,9 +820,7 @@ class _Planner:
 
     def _value(self, tree: exp.Expr, relation: _Relation) -> tuple[str, str | None, bool]:
         """Return what an aggregate computes, of which column, and whether that is a float."""
-        from sqlglot import exp
-
-        kind = _AGGREGATES.get(type(tree).__name__)
+        kind = _AGGREGATES.get(type(tree))
         if kind is None:
             self._refuse(self._name_of(tree), "use COUNT, SUM, AVG, MIN and MAX of columns, and the columns grouped by")
         if isinstance(tree.this, exp.Distinct):
@@ -878,15 +849,11 @@ class _Planner:
 
     def _whole_number(self, tree: exp.Expr | None) -> int | None:
         """Return a literal's number; None for whatever else stands there."""
-        from sqlglot import exp
-
         is_number = isinstance(tree, exp.Literal) and not tree.is_string and tree.this.isascii() and tree.this.isdigit()
         return int(tree.this) if is_number and tree is not None else None
 
     def _name_of(self, tree: exp.Expr) -> str:
         """Return how a part is called that has no operator."""
-        from sqlglot import exp
-
         if isinstance(tree, exp.Window):
             of = tree.this
             while isinstance(of, exp.IgnoreNulls | exp.RespectNulls):
@@ -907,6 +874,4 @@ class _Planner:
         return f"computed value {shown(tree.sql(dialect='spark'))}"
 
     def _function(self, tree: exp.Expr) -> str:
-        from sqlglot import exp
-
         return str(tree.name if isinstance(tree, exp.Anonymous) else tree.sql(dialect="spark").partition("(")[0])

@@ -461,13 +461,13 @@ def _indexes_forget_all_that_is_complete(patch: Patch) -> None:
 
 
 def _subscribe_begins_again_with_each_engine(patch: Patch) -> None:
-    inner = Worker.let_go
+    inner = Worker._let_go
 
-    def let_go(self: Worker, number: int, *, dropped: bool = False) -> None:
-        inner(self, number, dropped=dropped)
+    def let_go(self: Worker, flow: Any, runner: Any, *, dropped: bool = False) -> None:
+        inner(self, flow, runner, dropped=dropped)
         self._on_failed.__self__._subscribes._there.clear()  # type: ignore[attr-defined]
 
-    patch.setattr(Worker, "let_go", let_go)
+    patch.setattr(Worker, "_let_go", let_go)
     own = subscribes.subscribe
 
     def begins(path: str, *, resume_from: object = None, **more: Any) -> Any:

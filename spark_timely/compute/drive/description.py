@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from spark_timely.compute.as_of import DataflowFacts, ExportFacts, ImportFacts, choose_as_of
 from spark_timely.compute.command import CreateDataflow, Dataflow, Export, Import, Schedule
+from spark_timely.compute.drive.causes import failure_of
 from spark_timely.compute.drive.directory import details_of
 from spark_timely.compute.drive.plans import Shape, shape_of
-from spark_timely.compute.drive.runners import beginning_of, settled
+from spark_timely.compute.drive.task_beginnings import beginning_of, settled
 from spark_timely.compute.plan import (
     Imported,
     Node,
@@ -26,7 +27,6 @@ from spark_timely.compute.plan import (
     parse_plan,
     with_functions,
 )
-from spark_timely.compute.sql import plan_of_sql
 from spark_timely.continual.plan import Deletes, Newest
 from spark_timely.errors import InvalidUsageError, LogMissingError, MissingError, SinceViolationError, shown
 from spark_timely.log.log import Log
@@ -271,6 +271,8 @@ class Descriptions:
         else:
             if len(query.split()) == 1:  # no query has one word: it is meant as an id
                 _refuse_word(attempt, query.strip(), given, sorted(ids))
+            from spark_timely.compute.sql import plan_of_sql  # with sqlglot, which only SQL needs
+
             schemas = {word: opened(word).schema for word in (*given, *(id_ for id_ in ids if id_ in query))}
             plan = plan_of_sql(query, schemas, others=sorted(ids))
         reads = []
@@ -328,14 +330,14 @@ class Descriptions:
             try:
                 found.append(self._state.opened(path))
             except LogMissingError:
-                return self._driver.worker.failure_of(id_, attempt) is not None
+                return failure_of(self._driver.worker, id_, attempt) is not None
             return True
 
         if not is_settled():
             self._wait(is_settled, _MADE_S)
         if found:
             return found[0]
-        failure = self._driver.worker.failure_of(id_, attempt)
+        failure = failure_of(self._driver.worker, id_, attempt)
         if failure is not None:
             raise failure
         msg = f"{attempt}: found that the log of {id_!r}, which it reads, is still to be made"

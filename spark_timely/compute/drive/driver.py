@@ -487,7 +487,7 @@ class Driver:
 
     def _has_begun(self, running: Running) -> bool:
         """Return whether a dataflow retains what it reads by itself, or needs nothing any more."""
-        runner = self.worker.runners.get(running.number)
+        runner = self.worker.runner(running.number)
         left = [each for each in running.dataflow.exports if each.id in running.live]
         for export in left:
             upper = running.uppers.get(export.id)

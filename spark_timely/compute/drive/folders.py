@@ -1,5 +1,9 @@
 """The folders of an instance's collections: the owner of each, and deletion of those that were dropped.
 
+Each collection of an instance has a folder below `collections/`. A folder that no live collection has is known by a
+mark in the command log (`spark_timely.compute.ledger`). The driver marks folders as commands come (`marks_of`), and
+once a second deletes those whose time has come (`sweep`, `delete`).
+
 Invariants
 ----------
 1. What is deleted has a mark in the command log, was looked at, and is said there to be proven; and no dataflow has it.
@@ -151,7 +155,7 @@ class Folders:
         """
         state = self._state
         flows = [each.dataflow for each in state.runs() if each.dataflow.lasts or not lasting]
-        flows += [each.dataflow for each in self._worker.runners.values()]
+        flows += [each.dataflow for each in self._worker.runners()]
         names = (state.directory.name_of(export) for flow in flows for export in flow.exports)
         return {name for name in names if name is not None}
 

@@ -13,7 +13,8 @@ import time as monotonic
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -27,6 +28,7 @@ from spark_timely.compute.command import (
     Export,
     UpdateConfiguration,
 )
+from spark_timely.compute.drive.causes import why
 from spark_timely.compute.drive.description import Descriptions, check_query, check_text
 from spark_timely.compute.drive.directory import Directory, details_of
 from spark_timely.compute.drive.driver import Driver
@@ -336,6 +338,18 @@ class Handle:
         if threading.current_thread() is not self._thread:
             self._wait(found, timeout_s)
 
+    @contextmanager
+    def _asking(self, name: str) -> Iterator[None]:
+        """Keep the answer of a peek or copy while somebody waits for it; of a copy that was left, until it is there."""
+        with self._changed:
+            self._asked[name] = None
+        try:
+            yield
+        finally:
+            with self._changed:
+                if name not in self._left:
+                    del self._asked[name]
+
     # Commands ------------------------------------------------------------------------------------
 
     def send(self, command: Command, /) -> None:
@@ -625,25 +639,15 @@ class Handle:
         check_query(attempt, query)
         name = f"copy-{uuid.uuid4().hex[:12]}"
         plan, export = self._descriptions.passing(name, "copy-to", query, to=folder, format=format)
-        with self._changed:
-            self._asked[name] = None
-        try:
+        with self._asking(name):
             self.dataflow(name, plan, [export], imports=imports, as_of=as_of, interactive=True, functions=functions)
             if not self._wait(lambda: self._asked[name] is not None, wait_s):
+                with self._changed:
+                    self._left.add(name)
+                self._driver.wake.set()
                 msg = f"could not wait for a copy to {folder!r}: found no answer after {wait_s:g} seconds"
                 raise WaitTimeoutError(msg, hint="wait longer")
             answer = self._asked[name]
-        except WaitTimeoutError:
-            with self._changed:
-                self._left.add(name)
-            self._driver.wake.set()
-            raise
-        except BaseException:
-            with self._changed:
-                del self._asked[name]
-            raise
-        with self._changed:
-            del self._asked[name]
         self.drop(name, missing_ok=True)
         assert isinstance(answer, CopyToResponse)
         if answer.outcome == "error":
@@ -737,9 +741,7 @@ class Handle:
         command, attempt = self._driver.peeks.command(target, as_of, keys, asked), f"could not peek {str(target)!r}"
         seconds_of(attempt, "timeout_s", timeout_s)
         id_ = command.id
-        with self._changed:
-            self._asked[id_] = None
-        try:
+        with self._asking(id_):
             self.send(command)
             if not self._wait(lambda: self._asked[id_] is not None, timeout_s):
                 self.send(CancelPeek(id_))
@@ -747,9 +749,6 @@ class Handle:
                 waits = "" if command.collection is None else f": {self.why(command.collection)}"
                 raise WaitTimeoutError(msg, hint=f"wait longer, or peek at an earlier time{waits}")
             answer = self._asked[id_]
-        finally:
-            with self._changed:
-                del self._asked[id_]
         assert isinstance(answer, PeekResponse)
         if answer.outcome == "canceled":
             msg = f"{attempt}: found that it was canceled"
@@ -875,7 +874,7 @@ class Handle:
 
     def why(self, id_: str, /) -> str:
         """Say what a collection waits for: from it to the first cause, one line each."""
-        return self._driver.worker.why(id_)
+        return why(self._driver.worker, id_)
 
     # The end -------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ import os
 import uuid
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from spark_timely.answers.keys import keys_of
 from spark_timely.answers.peek import peek
 from spark_timely.answers.plan import row_sizes
 from spark_timely.compute.command import Peek
+from spark_timely.compute.drive.causes import failed_before, failure_behind
 from spark_timely.compute.drive.directory import details_of
 from spark_timely.compute.drive.state import State, may_pass, written
 from spark_timely.compute.observation import AnswerLatency, CopyToDone, PeekAnswer
@@ -64,6 +66,31 @@ _ANSWERERS: Final = 4
 _ASKED: Final = ("where", "select", "order_by", "limit", "offset", "max_bytes", "scan_limit", "forgotten")
 
 
+@dataclass
+class _Asked:
+    """A peek that waits for its answer: where it reads, and how its newest try stands.
+
+    Attributes
+    ----------
+    path : str or None
+        Of the log of its collection; None of a log elsewhere, and of a relation.
+    name : str
+        Of the dataflow that writes there.
+    began_at : float
+        When it was tried first.
+    future : Future or None
+        The newest try.
+    seen : object
+        What that one saw: it is tried again where this has changed. None: it is tried again in any case.
+    """
+
+    path: str | None = None
+    name: str = ""
+    began_at: float = 0.0
+    future: Future[None] | None = None
+    seen: object = None
+
+
 class Peeks:
     """The peeks that wait for an answer.
 
@@ -76,14 +103,11 @@ class Peeks:
     def __init__(self, state: State, worker: Worker) -> None:
         self._state, self._worker = state, worker
         self._answerers = pool("answer", _ANSWERERS)
-        self._running: dict[str, tuple[Future[None], float]] = {}
-        # What a peek saw when it was tried last; the path of what it asks, and the dataflow that writes there.
-        self._tried: dict[str, object] = {}
-        self._paths: dict[str, tuple[str | None, str]] = {}
+        self._waiting: dict[str, _Asked] = {}
 
     def know(self, asked: Peek, path: str | None, name: str) -> None:
         """Know from now on where a peek reads: it is answered also where the collection is dropped meanwhile."""
-        self._paths[asked.id] = path, name
+        self._waiting[asked.id] = _Asked(path, name)
 
     # What is asked -------------------------------------------------------------------------------
 
@@ -154,7 +178,7 @@ class Peeks:
                 domain = state.domain_of(target)
                 upper = domain.minimum_frontier if there.upper is None else there.upper
             if as_of is None and upper.less_equal(domain.minimum):
-                failed = self._worker.failure_behind(target, upper, f"could not peek {target!r}")
+                failed = failure_behind(self._worker, target, upper, f"could not peek {target!r}")
                 if failed is not None:
                     raise failed
         if as_of is not None:
@@ -171,16 +195,13 @@ class Peeks:
         """Begin to answer the peeks for which something has moved."""
         state = self._state
         pending = state.instance.pending_peeks()
-        ids = {each.peek.id for each in pending}
-        for gone in (self._running.keys() | self._paths.keys()) - ids:
-            self._running.pop(gone, None)
-            self._tried.pop(gone, None)
-            self._paths.pop(gone, None)
+        for gone in self._waiting.keys() - {each.peek.id for each in pending}:
+            del self._waiting[gone]
         relations = state.relations() if pending else {}
         self._worker.watches.keep_for_peeks({str(each.peek.path) for each in pending})
         for each in pending:
-            running = self._running.get(each.peek.id)
-            if running is not None and not running[0].done():
+            waiting = self._waiting.setdefault(each.peek.id, _Asked())
+            if waiting.future is not None and not waiting.future.done():
                 continue
             seen: object = each.ready
             if each.peek.collection is not None:
@@ -189,15 +210,16 @@ class Peeks:
                     continue  # what its log has is nobody's yet
             else:
                 seen = self._worker.watches.version_for_peek(str(each.peek.path))
-            if running is not None and self._tried.get(each.peek.id) == seen:
+            if waiting.future is None:
+                waiting.began_at = state.now()
+            elif waiting.seen == seen:
                 continue
-            self._tried[each.peek.id] = seen
-            began = state.now() if running is None else running[1]
-            self._running[each.peek.id] = self._answerers.submit(self._answer, each, began), began
+            waiting.seen = seen
+            waiting.future = self._answerers.submit(self._answer, each, waiting)
 
     def _answer_failed(self, asked: Peek, collection: str) -> None:
         """Answer a peek that waits for what has failed (invariant 4)."""
-        failed = self._worker.failed_before(collection, asked.time)
+        failed = failed_before(self._worker, collection, asked.time)
         if failed is None:
             return
         id_, error = failed
@@ -207,38 +229,31 @@ class Peeks:
         self._state.instance.tell(PeekAnswer(asked.id, error=msg))
         self._state.wake.set()
 
-    def _answer(self, pending: PendingPeek, began: float) -> None:
+    def _answer(self, pending: PendingPeek, waiting: _Asked) -> None:
         """Try to answer a peek; one that has to wait is tried again."""
         state, asked = self._state, pending.peek
         try:
-            rows = self._rows_of(asked)
+            rows = self._rows_of(asked, waiting)
         except (WaitTimeoutError, NotBeyondError):
             if pending.ready:
                 with state.lock:
                     # It is complete as far as is known: nothing else says when to try again.
-                    self._tried.pop(asked.id, None)
+                    waiting.seen = None
                 return
             state.wake.set()
             return
         except Exception as error:  # noqa: BLE001 - it is the answer (invariant 1)
-            answer = PeekAnswer(asked.id, error=described(error), cause=self._named(error, asked))
+            answer = PeekAnswer(asked.id, error=described(error), cause=_named(error, asked, waiting.path))
         else:
             size = int(row_sizes(rows.drop_columns(["_diff"])).sum()) if rows.num_rows else 0
             answer = PeekAnswer(asked.id, rows=rows, n_bytes=size)
         with state.lock:
             state.instance.tell(answer)
             if asked.collection is not None and state.instance.has(asked.collection):
-                state.instance.tell(AnswerLatency(asked.target, state.now() - began))
+                state.instance.tell(AnswerLatency(asked.target, state.now() - waiting.began_at))
         state.wake.set()
 
-    def _named(self, error: Exception, asked: Peek) -> Exception:
-        """Return an error with the collection in the place of its log, whose path nobody has asked for."""
-        path, _ = self._paths.get(asked.id, (None, ""))
-        if isinstance(error, TimelyError) and asked.collection is not None and path is not None:
-            error.relabel(f"log {path!r}", repr(asked.collection))
-        return error
-
-    def _rows_of(self, asked: Peek) -> pa.Table:
+    def _rows_of(self, asked: Peek, waiting: _Asked) -> pa.Table:
         state = self._state
         plan = json.loads(asked.plan)
         options: dict[str, Any] = {str(name): value for name, value in plan.items()}
@@ -246,14 +261,12 @@ class Peeks:
             options["keys"] = keys_of_text(options["keys"])
         with state.lock:
             relation = state.relations().get(asked.collection or "")
-            if relation is not None:
-                table = state.instance.introspection.table(relation)
-            else:
-                path, name = (asked.path, "") if asked.path else self._paths[asked.id]
-        if relation is not None:
+            table = None if relation is None else state.instance.introspection.table(relation)
+        if table is not None:
             return peek(_as_log(table), as_of=0, timeout_s=0, **options)
+        path = asked.path or waiting.path
         assert path is not None
-        log = state.opened(path) if asked.collection is None else state.own_log(path, name)
+        log = state.opened(path) if asked.collection is None else state.own_log(path, waiting.name)
         if log is None:
             msg = f"could not peek {asked.collection!r}: found a log in {path!r} that its dataflow has not written"
             raise DataLossError(msg, hint="see why and errors: its output was replaced", context={"path": path})
@@ -289,7 +302,7 @@ class Copies:
     def make(self) -> None:
         """Begin the copies whose time is complete, and state those that ended."""
         for running, export in self._state.started_exports("copy-to"):
-            runner = self._worker.runners.get(running.number)
+            runner = self._worker.runner(running.number)
             if runner is not None and not running.complete:
                 self._make(running, runner, export)
 
@@ -321,7 +334,7 @@ class Copies:
             return
         if upper is None or not dataflow.as_of.less_than_frontier(upper):
             attempt = f"could not copy to {str(details_of(export)['to'])!r}"
-            failure = self._worker.failure_behind(export.id, dataflow.as_of, attempt)
+            failure = failure_behind(self._worker, export.id, dataflow.as_of, attempt)
             if failure is not None:
                 done = CopyToDone(export.id, running.number, error=failure.message, cause=failure)
                 state.instance.tell(done)
@@ -356,6 +369,13 @@ class Copies:
         """Give no answers any more."""
         for id_ in list(self._running):
             self.forget(id_)
+
+
+def _named(error: Exception, asked: Peek, path: str | None) -> Exception:
+    """Return an error with the collection in the place of its log, whose path nobody has asked for."""
+    if isinstance(error, TimelyError) and asked.collection is not None and path is not None:
+        error.relabel(f"log {path!r}", repr(asked.collection))
+    return error
 
 
 def _cause(error: BaseException) -> Exception | None:

@@ -34,7 +34,7 @@ from spark_timely.compute.command_log import Judgement
 from spark_timely.compute.drive.directory import Found
 from spark_timely.compute.drive.folders import ASIDE
 from spark_timely.compute.drive.retention import may_forget
-from spark_timely.compute.drive.runners import recorded_beginning
+from spark_timely.compute.drive.task_beginnings import recorded_beginning
 from spark_timely.compute.history import reduced, rows_of
 from spark_timely.compute.ledger import Ledger, Mark, commands_of
 from spark_timely.compute.plan import is_task

@@ -4,8 +4,7 @@ Exports that keep rows have a log each: an index in the instance's directory, a 
 subscribe or a copy-to of a plan with operators a log that ends with it. A subscribe or copy-to of an import as it is
 needs none: the import's log has all that it wants. The exports are written by operators, or by a continual task.
 
-The as_of of a continual task is its own: it is recorded in the first commit of its output, which is made as soon as the
-task runs here and before any of its body does. What the dataflow may forget later does not move it.
+When a continual task begins, `spark_timely.compute.drive.task_beginnings` says.
 
 Invariants
 ----------
@@ -23,13 +22,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from spark_timely.compute.as_of import stepped_back
 from spark_timely.compute.drive.directory import details_of
 from spark_timely.compute.drive.plans import as_collection, build
 from spark_timely.compute.drive.runtime import TaskRequest
+from spark_timely.compute.drive.task_beginnings import awaited, begins_at, floor_of
 from spark_timely.compute.plan import Imported, Node, Plan, SqlTask, functions_of, is_task, parse_plan
 from spark_timely.continual.body import SqlBody, check_aliases, check_columns
 from spark_timely.continual.engine import MOST_BYTES, TaskEngine, check_roles, consumer_of
@@ -56,7 +54,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.machine.since import may_read
 from spark_timely.protocol.replay import Limits
-from spark_timely.spark.base.beginnings import forgotten_until, readable_from, written_up_to
+from spark_timely.spark.base.beginnings import readable_from, written_up_to
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -68,9 +66,8 @@ if TYPE_CHECKING:
     from spark_timely.dataflow.engine.arranged import RunTasks
     from spark_timely.log.log import Log
     from spark_timely.protocol.note import Fence
-    from spark_timely.time.domain import TimeDomain
 
-__all__ = ["Runner", "beginning_of", "operators_of", "passed_import", "recorded_beginning", "runner_of", "settled"]
+__all__ = ["Runner", "operators_of", "passed_import", "runner_of"]
 
 _STEP_BYTES: Final = 512 << 20
 _TRIES: Final = 6
@@ -477,7 +474,7 @@ class _TaskRunner(Runner):
         body = SqlBody.parse(node.sql, task=dataflow.name, inputs=inputs, references=references)
         columns = {name: log.schema.names for name, log in self.logs.items()}
         check_columns(body.statements, columns, attempt=f"create dataflow {dataflow.name!r}")
-        at = _begins_at(node, dataflow.domain)
+        at = begins_at(node, dataflow.domain)
         if at is not None and dataflow.domain.successor((at,)) is None:
             msg = f"{what}: found as_of={shown(node.as_of)}, after which there is no time"
             raise InvalidUsageError(msg, hint="begin at an earlier time: the task writes after it")
@@ -497,9 +494,9 @@ class _TaskRunner(Runner):
     def _check_beginning(self) -> None:
         """Refuse to begin as of a time of which an import tells nothing, or another one than the dataflow says."""
         dataflow, domain, node = self.dataflow, self.dataflow.domain, self._node
-        what, at = f"could not create dataflow {dataflow.name!r}", _begins_at(node, domain)
+        what, at = f"could not create dataflow {dataflow.name!r}", begins_at(node, domain)
         wanted = None if at is None else domain.render_frontier(Antichain.of(at))
-        for log in _awaited(node, self.logs):
+        for log in awaited(node, self.logs):
             since = readable_from([log], domain.minimum_frontier)
             if at is not None and not since.less_equal(at):
                 shown_since = domain.render_frontier(since)
@@ -511,7 +508,7 @@ class _TaskRunner(Runner):
             return  # it continues
         said = dataflow.as_of == Antichain.of(at) if at is not None else True
         if node.as_of == "earliest":
-            said = dataflow.as_of.less_equal_frontier(_floor(node, self.logs, {}, domain))
+            said = dataflow.as_of.less_equal_frontier(floor_of(node, self.logs, {}, domain))
         if not said:
             found = domain.render_frontier(dataflow.as_of)
             msg = f"{what}: found as_of={found} of a task that begins at {wanted or 'earliest'}"
@@ -660,103 +657,3 @@ def operators_of(plan: Plan) -> tuple[tuple[str, str, str], ...]:
 
     add(plan.root)
     return tuple(found)
-
-
-# When a continual task begins -----------------------------------------------------------------------
-
-
-def _begins_at(node: SqlTask, domain: TimeDomain) -> int | None:
-    """Return the time at which a task is said to begin; None where the logs decide."""
-    if node.as_of in ("earliest", "latest"):
-        return None
-    (at,) = domain.parse_time(node.as_of)
-    return at
-
-
-def recorded_beginning(log: Log, /) -> Antichain | None:
-    """Return where the task that writes a log has recorded that it begins, as long as the log has not passed that.
-
-    None where it has passed it, or nothing is recorded: a task that began before all times skips nothing.
-
-    Parameters
-    ----------
-    log : Log
-        Of the output.
-    """
-    state = log.core.stream("main")
-    note = None if state is None or state.note.output is None else state.note.output.task
-    if note is None or note.as_of is None or not log.frontier().less_equal(note.as_of):
-        return None
-    return Antichain.of(note.as_of)
-
-
-def _awaited(node: SqlTask, logs: Mapping[str, Log]) -> list[Log]:
-    return [logs[name] for name, how in node.reads if how != "newest"]
-
-
-def _floor(node: SqlTask, logs: Mapping[str, Log], unwritten: Mapping[str, Antichain], domain: TimeDomain) -> Antichain:
-    """Return the least time as of which all logs that a task waits for can be read."""
-    found = [unwritten[name] for name, how in node.reads if how != "newest" and name in unwritten]
-    return reduce(Antichain.join, found, readable_from(_awaited(node, logs), domain.minimum_frontier))
-
-
-def settled(
-    node: SqlTask, logs: Mapping[str, Log], domain: TimeDomain, /, *, unwritten: Mapping[str, Antichain]
-) -> SqlTask:
-    """Return a task that says when it begins, as far as that is known by now and the logs do not say it.
-
-    Parameters
-    ----------
-    node : SqlTask
-    logs : mapping of str to Log
-        Imports, by name.
-    domain : TimeDomain
-    unwritten : mapping of str to Antichain
-        As_of of the dataflows that write imports which are empty yet, by the import's name: rule 1 of
-        `spark_timely.compute.as_of`.
-
-    Returns
-    -------
-    SqlTask
-        One of ``latest`` begins at the last time that is complete by now. It stays as it is where no time is, or all
-        are: the engine finds out.
-    """
-    if node.as_of not in ("earliest", "latest"):
-        return node
-    awaited, floor = _awaited(node, logs), _floor(node, logs, unwritten, domain)
-    complete = reduce(Antichain.meet, (log.frontier() for log in awaited))
-    if node.as_of == "latest" and not complete.is_empty and not complete.less_equal(domain.minimum):
-        floor = floor.join(stepped_back(complete, domain))
-    elif floor == reduce(Antichain.join, filter(None, map(forgotten_until, awaited)), domain.minimum_frontier):
-        return node
-    begins: Any = domain.time_to_json(floor.elements[0])
-    return replace(node, as_of=begins)
-
-
-def beginning_of(node: SqlTask, logs: Mapping[str, Log], output: Log | None, domain: TimeDomain, /) -> Antichain:
-    """Return from when on the output of a task is right, by what is known before it begins: its dataflow's as_of.
-
-    Parameters
-    ----------
-    node : SqlTask
-        As `settled` gave it.
-    logs : mapping of str to Log
-        Imports, by name.
-    output : Log or None
-        None where it is not there yet.
-    domain : TimeDomain
-
-    Returns
-    -------
-    Antichain
-        What was recorded, as long as the output has not passed it (rule 2 of `spark_timely.compute.as_of`); then the
-        time before its upper. Of a task that has not begun, the time that it is to begin at.
-    """
-    recorded = None if output is None else recorded_beginning(output)
-    if recorded is not None:
-        return recorded
-    upper = None if output is None else written_up_to(output)
-    if upper is not None:
-        return domain.minimum_frontier if upper.is_empty else stepped_back(upper, domain)
-    at = _begins_at(node, domain)
-    return _floor(node, logs, {}, domain) if at is None else Antichain.of(at)

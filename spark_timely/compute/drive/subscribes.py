@@ -1,5 +1,8 @@
 """The subscribes of an instance: a thread reads each one, and queues its batches for the client.
 
+In each turn the driver calls `Subscribes.give`: batches that were read are stated to the instance, whose responses the
+handle puts into the `Batches` that the client iterates over.
+
 Invariants
 ----------
 1. What a subscribe gives follows on what it gave before, whatever became of the reading between.
@@ -23,6 +26,7 @@ import pyarrow as pa
 
 from spark_timely.answers.plan import row_sizes
 from spark_timely.answers.subscribe import Batch, Subscription, subscribe
+from spark_timely.compute.drive.causes import failure_behind
 from spark_timely.compute.drive.directory import details_of
 from spark_timely.compute.drive.state import FAR_POLL_S, State, may_pass, written
 from spark_timely.compute.observation import AnswerLatency, SubscribeProgress
@@ -110,7 +114,7 @@ class Subscribes:
         """State the batches that were read, and read on where there may be more; return whether any was stated."""
         given = False
         for running, export in self._state.started_exports("subscribe"):
-            runner, upper = self._worker.runners.get(running.number), running.uppers.get(export.id)
+            runner, upper = self._worker.runner(running.number), running.uppers.get(export.id)
             if runner is not None and not (upper is not None and upper.is_empty):
                 given = self._give(running, runner, export) or self._fail_behind(running, export) or given
         self._worker.moved.clear()
@@ -192,7 +196,7 @@ class Subscribes:
             return False
         upper = running.uppers.get(export.id, running.dataflow.domain.minimum_frontier)
         needed, attempt = upper.join(running.dataflow.as_of), f"could not continue subscribe {export.id!r}"
-        error = self._worker.failure_behind(export.id, needed, attempt)
+        error = failure_behind(self._worker, export.id, needed, attempt)
         if error is not None:
             self._end(running, export, None, error)
         return error is not None

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.compute.command import Dataflow, Export
+from spark_timely.compute.command import Export
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.worker import Worker
 from spark_timely.errors import DataLossError, LogMissingError, OperatorError, SinceViolationError, TimelyError
@@ -330,9 +330,9 @@ def test_nothing_is_kept_of_what_is_dropped_while_it_fails(
 def noting(names: list[str], forget: Any) -> Any:
     """Return the same that notes the exports first."""
 
-    def noted(self: Worker, number: int, dataflow: Dataflow) -> None:
-        forget(self, number, dataflow)
-        names.extend(export.id for export in dataflow.exports)
+    def noted(self: Worker, flow: Any) -> None:
+        forget(self, flow)
+        names.extend(export.id for export in flow.dataflow.exports)
 
     return noted
 

@@ -130,7 +130,7 @@ def test_error_of_a_look_is_shown_until_one_succeeds(tmp_path: Path, log: Log, m
         instance.await_frontier("totals", 3)
         batches = instance.subscribe("totals", id_="mine")
         assert batches.next_batch(timeout_s=30) is not None
-        hosted = next(each for each in instance._driver.worker.runners.values() if each.engine is None)
+        hosted = next(each for each in instance._driver.worker.runners() if each.engine is None)
 
         def failing() -> None:
             msg = "could not read log: found no answer"
