@@ -1,5 +1,7 @@
 """The verbs that answer from logs at a time: peek, subscribe, sql, copy-to, explain-timestamp.
 
+Each reads its options, asks `spark_timely.answers` or Spark, and prints the rows.
+
 Invariants
 ----------
 1. Spark starts only for what needs it: a SELECT that is no peek, a peek that would read too much, and ``copy-to``.
@@ -10,19 +12,15 @@ Invariants
 from __future__ import annotations
 
 import argparse
-import base64
-import datetime as dt
-import decimal
 import math
-import re
 import shlex
 import signal
 import sys
 import time as clock
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice, repeat
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -39,11 +37,12 @@ from spark_timely.answers.statements import (
     parse_order,
 )
 from spark_timely.answers.subscribe import Subscription, subscribe
-from spark_timely.cli.output import Console, Table, cell_text, count_text, plain_value
-from spark_timely.cli.parser import Run
-from spark_timely.cli.verbs import as_python, asked_log, reach, storage_options
+from spark_timely.cli.arguments import asked_log, keys_of, names_of, reach, refuse, spark_of, storage_options
+from spark_timely.cli.output import Console, aligned, cell_text, count_text
+from spark_timely.cli.rows import print_rows, rows_of
+from spark_timely.cli.table import Run
 from spark_timely.continual.body import read_query
-from spark_timely.errors import InvalidOptionError, InvalidUsageError, ResultTooLargeError, StorageError, shown
+from spark_timely.errors import InvalidUsageError, ResultTooLargeError, StorageError, shown
 from spark_timely.log import Log
 from spark_timely.log.log import open_log
 from spark_timely.log.store.storage import checked_options, normal_path
@@ -51,7 +50,6 @@ from spark_timely.log.store.urls import own_options
 from spark_timely.log.timestamp import TimestampExplanation, check_complete, explain_timestamp
 from spark_timely.trace.updates import DIFF
 
-_ROWS_AT_ONCE: Final = 1000  # not all of a large answer as objects at once
 _LOOK_S: Final = 0.2
 """Seconds between two looks at signals and at the reader, while nothing comes."""
 
@@ -62,56 +60,14 @@ _LOOK_S: Final = 0.2
 def _format(options: argparse.Namespace) -> str:
     """Return how rows are printed; refuse two answers to that."""
     if options.json and options.format not in (None, "json"):
-        msg = f"could not read the command line: found --json with --format {options.format}"
-        raise InvalidOptionError(msg, hint="give one of them")
+        refuse(f"--json with --format {options.format}", "give one of them")
     return "json" if options.json else options.format or "table"
-
-
-def rows_of(table: pa.Table) -> Iterator[dict[str, object]]:
-    """Give the rows of a table as they are printed, some at a time."""
-    for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
-        yield from as_python(batch)
-
-
-def print_rows(names: Sequence[str], rows: Iterator[dict[str, object]], form: str, console: Console) -> None:
-    """Write rows as a table, as CSV with a header, or as one JSON object each."""
-    table = Table(console, names, as_is=True) if form == "table" else None
-    if form == "csv":
-        console.write(_csv_line(names))
-    part = list(islice(rows, _ROWS_AT_ONCE))
-    first = True
-    while part or first:
-        if table is not None:
-            table.add([list(row.values()) for row in part])
-        for row in () if table is not None else part:
-            if form == "csv":
-                console.write(_csv_line(row.values()))
-            else:
-                console.answer(row, as_is=True)
-        first, part = False, list(islice(rows, _ROWS_AT_ONCE))
-    console.flush()
-
-
-def _csv_line(values: Iterable[object]) -> str:
-    """Return a line of CSV: null is nothing, an empty text two quotes, a quote in a text is doubled."""
-    return ",".join(map(_csv_cell, values)) + "\n"
-
-
-def _csv_cell(value: object) -> str:
-    if value is None:
-        return ""
-    plain = plain_value(value)
-    text = cell_text(plain) if isinstance(plain, bool | dict | list) else str(plain)
-    return '"' + text.replace('"', '""') + '"' if text == "" or re.search(r'[",\r\n]|^\s|\s$', text) else text
 
 
 def _explain(facts: Mapping[str, object], console: Console) -> None:
     """Say how something was answered, on standard error: the answer may go into a pipe."""
-    said = Console(sys.stderr, json_mode=console.json_mode)
-    if said.json_mode:
-        said.answer(dict(facts))
-    else:
-        said.facts((name.replace("_", " "), cell_text(value)) for name, value in facts.items() if value != "")
+    pairs = ((name.replace("_", " "), cell_text(value)) for name, value in facts.items() if value != "")
+    Console(sys.stderr, json_mode=console.json_mode).say(dict(facts), aligned(pairs))
 
 
 # --- peek -----------------------------------------------------------------------------------------
@@ -146,56 +102,6 @@ def _peek(options: argparse.Namespace, console: Console) -> bool:
         for each in found:
             _explain(each.to_dict(), console)
     return True
-
-
-def names_of(text: str) -> list[str]:
-    """Return the names of columns that stand with commas between them."""
-    return [name.strip() for name in text.split(",")]
-
-
-def keys_of(schema: pa.Schema, pairs: Sequence[str]) -> dict[Any, list[Any]] | None:
-    """Return the keys that were given: the n-th values of several columns belong together."""
-    values: dict[str, list[object]] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name:
-            msg = f"could not read the command line: found --key {shown(pair)}"
-            raise InvalidOptionError(msg, hint="write --key COLUMN=VALUE; for null --where 'COLUMN IS NULL'")
-        kind = schema.field(name).type if name in schema.names else pa.string()
-        try:
-            values.setdefault(name, []).append(_key_value(text, kind))
-        except (ValueError, ArithmeticError) as error:
-            msg = f"could not read the command line: found --key {shown(pair)} for a column of type {kind}"
-            raise InvalidOptionError(msg, hint="write the value as the verb prints it with --json") from error
-    if len(values) < 2:
-        return values or None
-    counts = {name: len(found) for name, found in values.items()}
-    if len(set(counts.values())) > 1:
-        msg = f"could not read the command line: found --key with {shown(counts)} values"
-        raise InvalidOptionError(msg, hint="give as many values of each column: those of one key stand side by side")
-    return {tuple(values): list(zip(*values.values(), strict=True))}
-
-
-def _key_value(text: str, kind: pa.DataType) -> object:
-    """Return the value of a key that is written so, in a type that `peek` takes for the column."""
-    if pa.types.is_boolean(kind):
-        return {"true": True, "false": False}[text] if text in ("true", "false") else _no_value(text)
-    if pa.types.is_integer(kind):
-        return int(text) if re.fullmatch(r"[+-]?[0-9]{1,20}", text) else _no_value(text)
-    if pa.types.is_floating(kind):
-        return float(text)
-    if pa.types.is_decimal(kind):
-        return decimal.Decimal(text)
-    if pa.types.is_binary(kind):
-        return base64.b64decode(text, validate=True)
-    if pa.types.is_timestamp(kind) and kind.tz is None:
-        return dt.datetime.fromisoformat(text)
-    return text
-
-
-def _no_value(text: str) -> object:
-    msg = f"no value: {text!r}"
-    raise ValueError(msg)
 
 
 # --- subscribe ------------------------------------------------------------------------------------
@@ -333,8 +239,7 @@ def _sql(options: argparse.Namespace, console: Console) -> bool:
     times = _times(source, options)
     if isinstance(statement, CopyStatement):
         if options.format is not None:
-            msg = f"could not read the command line: found --format {options.format} with COPY"
-            raise InvalidOptionError(msg, hint="write COPY … TO … WITH (FORMAT = 'csv')")
+            refuse(f"--format {options.format} with COPY", "write COPY … TO … WITH (FORMAT = 'csv')")
         return _sql_copy(statement, times, options, console)
     if isinstance(source, PeekStatement):
         names, rows = _sql_peek(source, times, options, console)
@@ -362,8 +267,7 @@ def _tables(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, path = pair.partition("=")
         if not equals or not name or not path or name.lower() in map(str.lower, tables):
-            msg = f"could not read the command line: found --name {shown(pair)}"
-            raise InvalidOptionError(msg, hint="write --name TABLE=LOG, once for each table")
+            refuse(f"--name {shown(pair)}", "write --name TABLE=LOG, once for each table")
         tables[name] = path
     return tables
 
@@ -373,8 +277,7 @@ def _times(statement: PeekStatement | SqlStatement | SubscribeStatement, options
     said = statement.as_of is not None or statement.as_of_at_least is not None
     given = options.as_of is not None or options.as_of_at_least is not None
     if given and (said or None not in (options.as_of, options.as_of_at_least)):
-        msg = "could not read the command line: found several times to answer at"
-        raise InvalidOptionError(msg, hint="write AS OF in the statement, or give --as-of or --as-of-at-least")
+        refuse("several times to answer at", "write AS OF in the statement, or give --as-of or --as-of-at-least")
     if given:
         return {"as_of": options.as_of, "as_of_at_least": options.as_of_at_least}
     return {"as_of": statement.as_of, "as_of_at_least": statement.as_of_at_least}
@@ -491,33 +394,13 @@ def _frame(query: str, times: Mapping[str, Any], options: argparse.Namespace) ->
 def _sql_subscribe(statement: SubscribeStatement, options: argparse.Namespace, console: Console) -> bool:
     for name, value in (("--format", options.format), ("--explain", options.explain)):
         if value and value != "json":
-            msg = f"could not read the command line: found {name} with SUBSCRIBE"
-            raise InvalidOptionError(msg, hint="leave it out: what changes is printed as JSON, a line for each row")
+            refuse(f"{name} with SUBSCRIBE", "leave it out: what changes is printed as JSON, a line for each row")
     log = _opened(statement.target, options)
     asked = statement.arguments(log.schema.names) | _times(statement, options) | {"forgotten": options.forgotten}
     return _follow(log.path, _storage_of(log.path, options), asked, console)
 
 
 # --- Spark ----------------------------------------------------------------------------------------
-
-_SETTINGS: Final = {
-    "spark.log.level": "ERROR",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.scheduler.mode": "FAIR",  # an instance has pools then
-    # What is printed is UTC, wherever it is printed.
-    "spark.sql.session.timeZone": "UTC",
-}
-
-
-def spark_of(options: argparse.Namespace) -> Any:  # noqa: ANN401 - a session; Spark is not loaded before
-    """Start Spark in this process, and return its session; it ends with the process."""
-    try:
-        from spark_timely.spark.session import session
-    except ImportError as error:
-        msg = f"could not start Spark: found {shown(error)}"
-        raise InvalidUsageError(msg, hint="run pip install 'spark-timely[spark]'") from error
-    return session("spark-timely", master=options.master, delta=False, **_SETTINGS)
 
 
 def _sql_copy(

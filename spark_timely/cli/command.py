@@ -204,15 +204,14 @@ def _open_closed_streams() -> None:
 
 
 def _answered(write: Callable[[], object]) -> None:
-    """Write a part of the answer."""
+    """Write a part of the answer. What says how that failed is loaded then."""
     try:
         write()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        from spark_timely.cli.output import unwritten
+    except OSError:
+        from spark_timely.cli.output import answering
 
-        raise unwritten(error) from error
+        with answering():
+            raise
 
 
 def _flush_or_drop() -> None:

@@ -1,4 +1,7 @@
-"""The verbs by which a log forgets: forget, retain, retainers, release and vacuum."""
+"""The verbs by which a log forgets: forget, retain, retainers, release and vacuum.
+
+Each calls the method of `Log` that does it, and says what is gone, what stays, and who holds it back.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ import dataclasses
 import datetime as dt
 from collections.abc import Mapping, Sequence
 
-from spark_timely.cli.output import Console, count_text, size_text
-from spark_timely.cli.parser import Run
-from spark_timely.cli.verbs import ask, asked_log, dry_run_lines, frontier_text, keep_text, moment, seconds, since_json
-from spark_timely.errors import InvalidOptionError
+from spark_timely.cli.arguments import asked_log, refuse
+from spark_timely.cli.output import Console, count_text, frontier_text, moment, seconds, size_text
+from spark_timely.cli.stats import keep_text, since_json
+from spark_timely.cli.table import Run
+from spark_timely.cli.verbs import ask, dry_run_lines
 from spark_timely.log import Log
 from spark_timely.log.compaction import ForgettingReport
 from spark_timely.log.machine.since import Retainer
@@ -23,8 +27,7 @@ from spark_timely.time.antichain import Antichain
 def _forget(options: argparse.Namespace, console: Console) -> bool:
     log = asked_log(options)
     if options.always and options.keep is None:
-        msg = "could not read the command line: found --always without --keep"
-        raise InvalidOptionError(msg, hint="give --keep with how much stays, such as '30 days'")
+        refuse("--always without --keep", "give --keep with how much stays, such as '30 days'")
     wanted = log.behind(options.keep) if options.to is None else log.domain.parse_frontier(options.to)
     before = log.since()
     since = log.allow_compaction(wanted, by="command line", dry_run=True)

@@ -18,16 +18,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from spark_timely.cli.answers import keys_of, names_of, print_rows, rows_of, spark_of
+from spark_timely.cli.arguments import keys_of, names_of, pairs_of, refuse, spark_of, storage_options
 from spark_timely.cli.output import Console
-from spark_timely.cli.parser import Run
-from spark_timely.cli.verbs import storage_options
+from spark_timely.cli.rows import print_rows, rows_of
+from spark_timely.cli.table import Run
 from spark_timely.compute.drive.directory import Directory
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.requests import Requests
 from spark_timely.compute.drive.runtime import Runtime
 from spark_timely.compute.introspection import RELATIONS
-from spark_timely.errors import InvalidOptionError, MissingError, WaitTimeoutError, shown
+from spark_timely.errors import MissingError, WaitTimeoutError, shown
 from spark_timely.log.store.storage import normal_path
 
 _STATUS: Final = "hydration"
@@ -36,20 +36,12 @@ _FOLDERS: Final = "folders"
 
 def _pairs(options: argparse.Namespace, name: str) -> dict[str, str]:
     """Return NAME=VALUE options as a mapping."""
-    found = {}
-    for pair in getattr(options, name):
-        word, equals, value = pair.partition("=")
-        if not equals or not word:
-            msg = f"could not read the command line: found --{name} {shown(pair)}"
-            raise InvalidOptionError(msg, hint=f"write --{name} NAME=VALUE")
-        found[word] = value
-    return found
+    return dict(pairs_of(f"--{name}", getattr(options, name), f"write --{name} NAME=VALUE"))
 
 
 def _id(options: argparse.Namespace) -> str:
     if options.id is None:
-        msg = f"could not read the command line: found {options.action} without an id"
-        raise InvalidOptionError(msg, hint=f"write spark-timely instance DIR {options.action} ID")
+        refuse(f"{options.action} without an id", f"write spark-timely instance DIR {options.action} ID")
     return str(options.id)
 
 
@@ -58,8 +50,7 @@ def _starts(options: argparse.Namespace) -> dict[str, int]:
     found = {}
     for name, start in _pairs(options, "adopt").items():
         if not start.isdecimal():
-            msg = f"could not read the command line: found --adopt {shown(f'{name}={start}')}"
-            raise InvalidOptionError(msg, hint="write --adopt NAME=START, where START is a number")
+            refuse(f"--adopt {shown(f'{name}={start}')}", "write --adopt NAME=START, where START is a number")
         found[name] = int(start)
     return found
 
@@ -155,14 +146,12 @@ def _ask(verb: str, arguments: Mapping[str, object], options: argparse.Namespace
 
 def _create(options: argparse.Namespace, console: Console) -> bool:
     if options.query is None:
-        msg = "could not read the command line: found create without --query"
-        raise InvalidOptionError(msg, hint="write --query 'SELECT … FROM name' --import name=PATH")
+        refuse("create without --query", "write --query 'SELECT … FROM name' --import name=PATH")
     asked: dict[str, object] = {"id": _id(options), "query": options.query}
     if options.input:
         return _create_task(asked, options, console)
     if options.reference or options.snapshot:
-        msg = "could not read the command line: found --reference or --snapshot without --input"
-        raise InvalidOptionError(msg, hint="they are of a continual task: write --input NAME=LOG too")
+        refuse("--reference or --snapshot without --input", "they are of a continual task: write --input NAME=LOG too")
     asked["imports"] = _logs(options, "import")
     if options.as_of is not None:
         asked["as_of"] = options.as_of
@@ -175,8 +164,7 @@ def _create(options: argparse.Namespace, console: Console) -> bool:
 
 def _create_task(asked: dict[str, object], options: argparse.Namespace, console: Console) -> bool:
     if getattr(options, "import") or options.key:
-        msg = "could not read the command line: found --import or --key beside --input"
-        raise InvalidOptionError(msg, hint="a continual task reads --input and --reference, and has no key")
+        refuse("--import or --key beside --input", "a continual task reads --input and --reference, and has no key")
     asked |= {"inputs": _logs(options, "input"), "references": _logs(options, "reference")}
     into = None if options.into is None else normal_path(options.into)
     given = {"into": into, "as_of": options.as_of, "snapshot": options.snapshot or None}
@@ -184,12 +172,9 @@ def _create_task(asked: dict[str, object], options: argparse.Namespace, console:
     return _ask("continual_task", asked, options, console)
 
 
-def _drop(options: argparse.Namespace, console: Console) -> bool:
-    return _ask("drop", {"id": _id(options)}, options, console)
-
-
-def _remove(options: argparse.Namespace, console: Console) -> bool:
-    return _ask("remove", {"id": _id(options)}, options, console)
+def _ask_by_id(options: argparse.Namespace, console: Console) -> bool:
+    """Ask to drop a collection, or to remove a folder."""
+    return _ask(options.action, {"id": _id(options)}, options, console)
 
 
 def _configure(options: argparse.Namespace, console: Console) -> bool:
@@ -200,8 +185,7 @@ def _configure(options: argparse.Namespace, console: Console) -> bool:
         except ValueError:
             values[name] = text
     if not values:
-        msg = "could not read the command line: found configure without --set"
-        raise InvalidOptionError(msg, hint="write --set NAME=VALUE, such as --set hydration_limit=2")
+        refuse("configure without --set", "write --set NAME=VALUE, such as --set hydration_limit=2")
     return _ask("configure", values, options, console)
 
 
@@ -211,8 +195,7 @@ def _configure(options: argparse.Namespace, console: Console) -> bool:
 def _status(options: argparse.Namespace, console: Console) -> bool:
     relation = options.id or _STATUS
     if relation not in (*RELATIONS, _FOLDERS):
-        msg = f"could not read the command line: found no relation {shown(relation)}"
-        raise InvalidOptionError(msg, hint=f"choose among {', '.join(sorted((*RELATIONS, _FOLDERS)))}")
+        refuse(f"no relation {shown(relation)}", f"choose among {', '.join(sorted((*RELATIONS, _FOLDERS)))}")
     with _following(options) as instance:
         instance.settle()
         table = instance.folders() if relation == _FOLDERS else instance.show(relation)
@@ -253,12 +236,12 @@ def _why(options: argparse.Namespace, console: Console) -> bool:
 _ACTIONS: Final[Mapping[str, Run]] = {
     "run": _run,
     "create": _create,
-    "drop": _drop,
+    "drop": _ask_by_id,
     "configure": _configure,
     "status": _status,
     "peek": _peek,
     "why": _why,
-    "remove": _remove,
+    "remove": _ask_by_id,
 }
 
 

@@ -1,4 +1,8 @@
-"""The verbs ``import``, ``export`` and ``types``: captures of the real timely into a log, and a log to captures."""
+"""The verbs ``import``, ``export`` and ``types``: captures of the real timely into a log, and a log to captures.
+
+`spark_timely.interop` reads and writes captures. Here files and addresses get their streams, a log is made where there
+is none, and progress and errors are said.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,14 @@ import re
 import shlex
 import threading
 import time as clock
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from spark_timely.cli.output import Console, count_text, size_text
-from spark_timely.cli.parser import Run
-from spark_timely.cli.verbs import asked_log, frontier_facts, frontier_text, reach, storage_options
+from spark_timely.cli.arguments import asked_log, reach, refuse, storage_options
+from spark_timely.cli.output import Console, count_text, frontier_facts, frontier_text, size_text
+from spark_timely.cli.table import Run
 from spark_timely.errors import (
     CaptureFormatError,
     InvalidOptionError,
@@ -65,54 +69,51 @@ def _import(
     target = _Target(options, types)
     if options.format == "cdcv2":
         return _import_cdcv2(options, types, target, console)
-    named = list(zip(options.captures, _stream_names(options), strict=True))
+    streams = dict(zip(options.captures, _stream_names(options), strict=True))
     addresses = {capture: Address.parse(capture) for capture in options.captures if is_address(capture)}
-    files = [capture for capture in options.captures if capture not in addresses]
-    _check_files(files)
-    _check_distinct(files)
+    paths = [capture for capture in options.captures if capture not in addresses]
+    _check_files(paths)
+    _check_distinct(paths)
     json_lines = options.format == "jsonl"
     results: dict[str, Imported] = {}
-    total = sum(os.path.getsize(file) for file in files) if options.format == "timely" and not addresses else None
+    total = sum(os.path.getsize(path) for path in paths) if options.format == "timely" and not addresses else None
     with contextlib.ExitStack() as stack:
         # First what can fail and changes nothing: ports, types, and what the files begin with.
         producers = {capture: stack.enter_context(Producers(address)) for capture, address in addresses.items()}
         bar = stack.enter_context(console.progress("import", total, unit="B"))
         tasks: dict[str, StreamImport] = {}
         more: dict[str, Any]
-        for capture, stream in named:
+        for capture, stream in streams.items():
             far = capture in addresses
             name, more = (capture, {"max_delay_s": 1.0}) if far else (os.path.basename(capture), {"report": bar.update})
             log = target.source(own=far)
             tasks[capture] = StreamImport(log, stream, types, name=name, unstamped=options.unstamped, **more)
-        found = _settle(tasks, files, json_lines=json_lines, follow=options.wait is not None)
+        found = _settle(tasks, paths, json_lines=json_lines, follow=options.wait is not None)
+        files = [_CaptureFile(path, tasks[path], json_lines=json_lines) for path in paths]
         for file in files:
-            if not tasks[file].position:
-                with GrowingFile(file) as opened, _hinted(tasks[file], file, json_lines=json_lines):
-                    tasks[file].rehearse(_wrapped(tasks[file], json_lines=json_lines)(opened))
+            file.rehearse()
         target.reserve(list(tasks.values()))
         wait_s = 0.0 if options.wait is None else options.wait.seconds
 
         def wait(has_news: Callable[[], bool]) -> bool:
             return wait_until(lambda _: has_news(), timeout_s=wait_s, poll_s=0.2, now=now, pause=pause)
 
-        threads = _Listeners()
+        listeners = _Listeners()
         for capture in addresses:
             patience_s = 60.0 if options.wait is None else wait_s
-            threads.start(capture, producers[capture], tasks[capture], patience_s, results)
+            listeners.start(capture, producers[capture], tasks[capture], patience_s, results)
         try:
             for file in files:
-                bar.update(tasks[file].position)
-                wrap = _wrapped(tasks[file], json_lines=json_lines)
-                with _hinted(tasks[file], file, json_lines=json_lines):
-                    results[file] = tasks[file].take_file(file, wait=wait, wrap=wrap)
-            threads.join()
+                bar.update(file.task.position)
+                results[file.path] = file.take(wait)
+            listeners.join()
         except KeyboardInterrupt:
-            threads.stop()
+            listeners.stop()
             raise
         finally:
-            threads.wait()
-        threads.check()
-    _print_imported(target.log, types, [results[capture] for capture, _ in named], found, console)
+            listeners.wait()
+        listeners.check()
+    _print_imported(target.log, types, [results[capture] for capture in streams], found, console)
     return True
 
 
@@ -128,15 +129,37 @@ def _settle(tasks: Mapping[str, StreamImport], files: list[str], *, json_lines: 
     return {task.stream for task in unknown.values()}
 
 
-@contextlib.contextmanager
-def _hinted(task: StreamImport, file: str, *, json_lines: bool) -> Iterator[None]:
-    """Say of bytes that cannot be read whether they fit the other version of timely."""
-    try:
-        yield
-    except CaptureFormatError as error:
-        if not task.position:
-            hint_at_other_version(error, file, task.types, json_lines=json_lines)
-        raise
+class _CaptureFile:
+    """A capture in a file, and the task that imports it."""
+
+    def __init__(self, path: str, task: StreamImport, *, json_lines: bool) -> None:
+        self.path, self.task, self._json_lines = path, task, json_lines
+
+    def _bytes_of(self, file: GrowingFile) -> Source:
+        """Return what gives the bytes of the capture for those of the file."""
+        types = self.task.types
+        return JsonLines(file, types.time, types.record, timely=types.version) if self._json_lines else file
+
+    @contextlib.contextmanager
+    def _hinted(self) -> Iterator[None]:
+        """Say of bytes that cannot be read whether they fit the other version of timely."""
+        try:
+            yield
+        except CaptureFormatError as error:
+            if not self.task.position:
+                hint_at_other_version(error, self.path, self.task.types, json_lines=self._json_lines)
+            raise
+
+    def rehearse(self) -> None:
+        """Read what the file begins with, unless the log has something of it."""
+        if not self.task.position:
+            with GrowingFile(self.path) as opened, self._hinted():
+                self.task.rehearse(self._bytes_of(opened))
+
+    def take(self, wait: Callable[[Callable[[], bool]], bool]) -> Imported:
+        """Import what the log has not."""
+        with self._hinted():
+            return self.task.take_file(self.path, wait=wait, wrap=self._bytes_of)
 
 
 def _check_files(files: list[str]) -> None:
@@ -158,14 +181,6 @@ def _check_distinct(files: list[str]) -> None:
             raise InvalidOptionError(msg, hint="give each capture once: its records would be in the log twice")
 
 
-def _wrapped(task: StreamImport, *, json_lines: bool) -> Callable[[GrowingFile], Source]:
-    """Return what gives the bytes of a capture for those of a file."""
-    types = task.types
-    if json_lines:
-        return lambda file: JsonLines(file, types.time, types.record, timely=types.version)
-    return lambda file: file
-
-
 def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Target, console: Console) -> bool:
     """Import messages from all files into one stream; those that are not complete are left for another time."""
     _check_files(options.captures)
@@ -174,22 +189,17 @@ def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Tar
         "refuse",
         "auto",
     ):
-        msg = "could not read the command line: found --timely, --stamps, --unstamped or --updates with --format cdcv2"
-        raise InvalidOptionError(msg, hint="leave them out: messages of CDCv2 have no stamps, and are the same in both")
+        refuse(
+            "--timely, --stamps, --unstamped or --updates with --format cdcv2",
+            "leave them out: messages of CDCv2 have no stamps, and are the same in both",
+        )
     if len(options.stream) > 1 or options.wait is not None:
-        msg = "could not read the command line: found --wait, or more than one --stream, with --format cdcv2"
-        raise InvalidOptionError(msg, hint="leave them out: all files together are one stream, and are read once")
+        refuse(
+            "--wait, or more than one --stream, with --format cdcv2",
+            "leave them out: all files together are one stream, and are read once",
+        )
     task = CdcImport(target.source(), options.stream[0] if options.stream else "cdcv2", types)
     events = unfinished = 0
-
-    def read(file: str, line: Line) -> Updates | Statement:
-        try:
-            return read_message(line.data, time=types.time, record=types.record)
-        except CaptureFormatError as error:
-            where = f"in line {line.number} of {shown(file)}, byte={line.position}"
-            error.locate(where, event=line.number - 1, position=line.position)
-            raise
-
     total = sum(os.path.getsize(file) for file in options.captures)
     with console.progress("import", total, unit="B") as bar:
         for file in options.captures:
@@ -197,15 +207,7 @@ def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Tar
                 lines, done = Lines(opened), 0
                 while block := lines.block():
                     events += len(block)
-                    messages = [read(file, line) for line in block]
-                    try:
-                        task.extend(messages)
-                    except ProtocolError as error:
-                        # Which of them contradicts what came before is known by its time, not by its line.
-                        first, last = block[0], block[-1]
-                        where = f"in lines {first.number} to {last.number} of {shown(file)}, from byte={first.position}"
-                        error.locate(where, event=first.number - 1, position=first.position)
-                        raise
+                    _extend(task, types, file, block)
                     bar.update(lines.position - done)
                     done = lines.position
                 unfinished += lines.unfinished
@@ -224,20 +226,39 @@ def _import_cdcv2(options: argparse.Namespace, types: CaptureTypes, target: _Tar
     return True
 
 
+def _extend(task: CdcImport, types: CaptureTypes, file: str, block: Sequence[Line]) -> None:
+    """Import the messages of some lines of a file; say of what is wrong in which lines it is."""
+    messages: list[Updates | Statement] = []
+    for line in block:
+        try:
+            messages.append(read_message(line.data, time=types.time, record=types.record))
+        except CaptureFormatError as error:
+            where = f"in line {line.number} of {shown(file)}, byte={line.position}"
+            error.locate(where, event=line.number - 1, position=line.position)
+            raise
+    try:
+        task.extend(messages)
+    except ProtocolError as error:
+        # Which of them contradicts what came before is known by its time, not by its line.
+        first, last = block[0], block[-1]
+        where = f"in lines {first.number} to {last.number} of {shown(file)}, from byte={first.position}"
+        error.locate(where, event=first.number - 1, position=first.position)
+        raise
+
+
 def _stream_names(options: argparse.Namespace) -> list[str]:
     if options.stream:
         if len(options.stream) != len(options.captures):
-            msg = f"could not read the command line: found --stream {len(options.stream)} times"
-            raise InvalidOptionError(
-                msg, hint=f"give it once for each of the {len(options.captures)} captures, or never"
+            refuse(
+                f"--stream {len(options.stream)} times",
+                f"give it once for each of the {len(options.captures)} captures, or never",
             )
         names = list(options.stream)
     else:
         names = [_name_of(capture) for capture in options.captures]
     for name in names:
         if names.count(name) > 1:
-            msg = f"could not read the command line: found stream {name!r} for more than one capture"
-            raise InvalidOptionError(msg, hint="name the streams, one --stream NAME for each capture")
+            refuse(f"stream {name!r} for more than one capture", "name the streams, one --stream NAME for each capture")
     return names
 
 
@@ -265,8 +286,10 @@ class _Target:
             self.log = None
             _ = types.payload  # raises, if a log cannot have such columns
             if self._streams < captures:
-                msg = f"could not read the command line: found --streams {self._streams} for {captures} captures"
-                raise InvalidOptionError(msg, hint="give the number of all captures that the log will get") from None
+                refuse(
+                    f"--streams {self._streams} for {captures} captures",
+                    "give the number of all captures that the log will get",
+                )
 
     def source(self, *, own: bool = False) -> Log | Callable[[], Log]:
         """Return the log, or what makes it; a handle of its `own` for another thread."""
@@ -409,11 +432,8 @@ def _types_of(options: argparse.Namespace, log: Log) -> tuple[CaptureTypes | Non
     for text in options.cast:
         name, equals, kind = text.partition("=")
         if not equals or not name or not kind or name in casts:
-            msg = f"could not read the command line: found --cast {shown(text)}"
-            hint = (
-                "write it once for each column, with a type: --cast at=i64" if name in casts else "write --cast at=i64"
-            )
-            raise InvalidOptionError(msg, hint=hint)
+            once = "it once for each column, with a type: " if name in casts else ""
+            refuse(f"--cast {shown(text)}", f"write {once}--cast at=i64")
         casts[name] = kind
     if options.time is None and options.record is None:
         return None, columns, casts
@@ -446,11 +466,11 @@ def _export(options: argparse.Namespace, console: Console) -> bool:
     total = int(index.rows.sum()) if bool((index.rows >= 0).all()) else None
     form = options.format or ("cdcv2" if log.kind == "collection" else "timely")
     if form == "cdcv2" and options.timely is not None:
-        msg = "could not read the command line: found --timely with --format cdcv2"
-        raise InvalidOptionError(msg, hint="leave it out: messages of CDCv2 have no stamps, and are the same in both")
+        refuse(
+            "--timely with --format cdcv2", "leave it out: messages of CDCv2 have no stamps, and are the same in both"
+        )
     if form == "cdcv2" and options.stream is not None:
-        msg = "could not read the command line: found --stream with --format cdcv2"
-        raise InvalidOptionError(msg, hint="leave --stream out: a collection is what all its streams add up to")
+        refuse("--stream with --format cdcv2", "leave --stream out: a collection is what all its streams add up to")
     asked: dict[str, Any] = {"types": types, "columns": columns, "casts": casts}
     asked |= {"files": options.files, "up_to": options.up_to, "name": options.name}
     with console.progress("export", total, unit="row") as bar:

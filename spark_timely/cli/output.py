@@ -7,7 +7,7 @@ Invariants
    that the library's options and this command line read back.
 3. No character is refused: what the terminal's encoding lacks is escaped, control characters that came
    out of data are escaped too (a log's strings may not move a cursor).
-4. What standard output refuses is an error of its own, `unwritten`: it says that the answer is lost, not the log.
+4. What standard output refuses is an error of its own, by `answering`: it says that the answer is lost, not the log.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ from spark_timely.masking import masked, masked_value
 from spark_timely.time.text import Duration, moment_text, parse_moment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tqdm import tqdm
+
+    from spark_timely.time.antichain import Antichain
+    from spark_timely.time.domain import TimeDomain
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _ALIGNED_WIDTH: Final = 48
@@ -41,18 +44,25 @@ _LEAST_CELL_WIDTH: Final = 8
 _BETWEEN: Final = "  "
 
 
-def unwritten(error: OSError) -> StorageError:
-    """Return the error for an answer that standard output did not take.
+@contextlib.contextmanager
+def answering() -> Iterator[None]:
+    """Let what standard output refuses be an error of its own (invariant 4); a reader that left is none.
 
     Examples
     --------
-    >>> unwritten(OSError(28, "No space left on device")).hint
-    'free space where standard output goes, then ask again: what the verb did is done'
+    >>> with answering():
+    ...     raise OSError(28, "No space left on device")
+    Traceback (most recent call last):
+    spark_timely.errors.StorageError: ...could not write the answer: found OSError(28, 'No space left on device') ...
     """
-    return StorageError(
-        f"could not write the answer: found {shown(error)}",
-        hint="free space where standard output goes, then ask again: what the verb did is done",
-    )
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        msg = f"could not write the answer: found {shown(error)}"
+        hint = "free space where standard output goes, then ask again: what the verb did is done"
+        raise StorageError(msg, hint=hint) from error
 
 
 class Console:
@@ -96,21 +106,13 @@ class Console:
         StorageError
             If there is no room for it.
         """
-        try:
+        with answering():
             self.out.write(text)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise unwritten(error) from error
 
     def flush(self) -> None:
         """Let the reader have what was written so far; raises as `write`."""
-        try:
+        with answering():
             self.out.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise unwritten(error) from error
 
     def check_reader(self) -> None:
         """Raise `BrokenPipeError` if the reader of a pipe has left: for a verb that has nothing to write for long."""
@@ -170,16 +172,22 @@ class Console:
         disable = True if self.json_mode else None
         return tqdm(desc=what, total=total, unit=unit, unit_scale=True, leave=False, disable=disable, file=sys.stderr)
 
-    def facts(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Write names and values in two columns."""
-        rows = list(pairs)
-        width = max((display_width(name) for name, _ in rows), default=0)
-        for name, value in rows:
-            self.line(f"{pad(name, width)}  {value}".rstrip())
-
     def table(self, names: Sequence[str], rows: Iterable[Sequence[object]], *, as_is: bool = False) -> None:
         """Write a table at once. See `Table`."""
         Table(self, names, as_is=as_is).add(rows)
+
+
+def aligned(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Return lines of names and values in two columns.
+
+    Examples
+    --------
+    >>> aligned([("log", "flights"), ("frontier", "17")])
+    ['log       flights', 'frontier  17']
+    """
+    rows = list(pairs)
+    width = max((display_width(name) for name, _ in rows), default=0)
+    return [f"{pad(name, width)}  {value}".rstrip() for name, value in rows]
 
 
 class Table:
@@ -390,3 +398,27 @@ def count_text(count: int, noun: str) -> str:
     ('1 file', '1,200 rows')
     """
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def frontier_text(domain: TimeDomain, frontier: Antichain) -> str:
+    """Render a frontier for people: one time bare, several as JSON, the empty one with its meaning."""
+    if frontier.is_empty:
+        return "[] (complete)"
+    if len(frontier) == 1 and domain.arity == 1:
+        return str(domain.render_time(frontier.elements[0]))
+    return domain.render_frontier(frontier)
+
+
+def frontier_facts(domain: TimeDomain, frontier: Antichain) -> dict[str, object]:
+    """Return how far something is, for JSON."""
+    return {"frontier": domain.frontier_to_json(frontier), "complete": frontier.is_empty}
+
+
+def moment(microseconds: int) -> dt.datetime:
+    """Return a moment of the wall clock, for JSON."""
+    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=microseconds)
+
+
+def seconds(microseconds: int) -> str:
+    """Return a moment of the wall clock, for people."""
+    return moment_text(microseconds // 1_000_000 * 1_000_000, least="seconds")

@@ -1,4 +1,8 @@
-"""The verb ``frontier``, made fast: answered without opening the log where its table is plain."""
+"""The verb ``frontier``, made fast: answered without opening the log where its table is plain.
+
+Scripts ask for frontiers often. What cannot be answered from the newest commit alone goes to
+`spark_timely.cli.verbs.frontier`, which opens the log.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from spark_timely.cli.output import Console
-from spark_timely.cli.parser import Run
+from spark_timely.cli.table import Run
 from spark_timely.log.store.newest import newest_frontier
 from spark_timely.time.text import bare_number, day_text, moment_text, parse_day, parse_moment
 

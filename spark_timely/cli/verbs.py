@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime as dt
 import math
 import os
 import sys
@@ -22,53 +21,38 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.cli.output import Console, Table, count_text, printable, size_text
-from spark_timely.cli.parser import OWN_SINCE, Run
+from spark_timely.cli.arguments import asked_log, reach, refuse, storage_options
+from spark_timely.cli.output import (
+    Console,
+    Table,
+    aligned,
+    count_text,
+    frontier_facts,
+    frontier_text,
+    moment,
+    printable,
+    seconds,
+    size_text,
+)
+from spark_timely.cli.rows import as_python
+from spark_timely.cli.stats import sizes_of
+from spark_timely.cli.table import OWN_SINCE, Run
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, LogMissingError, TimelyError, shown
 from spark_timely.log import Log
 from spark_timely.log.cut import Cut, open_cut
-from spark_timely.log.files.index import FileIndex
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES
 from spark_timely.log.log import open_log
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.state import StreamState
 from spark_timely.log.reader import events_of, frontier_at
-from spark_timely.log.store.cloud import open_storage
-from spark_timely.log.store.storage import TableStorage, checked_options, normal_path, promised
+from spark_timely.log.store.storage import TableStorage, checked_options
 from spark_timely.log.store.urls import own_options
+from spark_timely.log.verify import VerifyReport
 from spark_timely.log.wait import passes, wait_for, wait_until
 from spark_timely.masking import masked
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import consolidate_rows
 from spark_timely.time.domain import TimeDomain
-from spark_timely.time.text import Duration, moment_text
-
-
-def asked_log(options: argparse.Namespace) -> Log:
-    """Open the log that was named."""
-    reach(options.log, storage_options(options))
-    return open_log(options.log, storage_options=storage_options(options))
-
-
-def reach(path: str, options: Mapping[str, str] | None) -> TableStorage:
-    """Return access to a folder; in an object store after one look, which says soon where nobody is there."""
-    storage = open_storage(path, checked_options(options, normal_path(path)))
-    if not storage.local:
-        storage.names("_delta_log")
-    return storage
-
-
-def storage_options(options: argparse.Namespace) -> dict[str, str] | None:
-    """Return the storage options that were given, None where none were."""
-    storage: dict[str, str] = {}
-    for pair in options.storage:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            # Not what was given: it may be a secret.
-            msg = "could not read the command line: found --storage without a name and '='"
-            raise InvalidOptionError(msg, hint="give --storage KEY=VALUE")
-        storage[key] = value
-    return promised(storage, single_writer=options.single_writer) or None
 
 
 def _stream(log: Log, name: str) -> StreamState:
@@ -76,30 +60,6 @@ def _stream(log: Log, name: str) -> StreamState:
     if state is None:
         raise missing_stream(log.path, name, log.streams())
     return state
-
-
-def frontier_text(domain: TimeDomain, frontier: Antichain) -> str:
-    """Render a frontier for people: one time bare, several as JSON, the empty one with its meaning."""
-    if frontier.is_empty:
-        return "[] (complete)"
-    if len(frontier) == 1 and domain.arity == 1:
-        return str(domain.render_time(frontier.elements[0]))
-    return domain.render_frontier(frontier)
-
-
-def frontier_facts(domain: TimeDomain, frontier: Antichain) -> dict[str, object]:
-    """Return how far something is, for JSON."""
-    return {"frontier": domain.frontier_to_json(frontier), "complete": frontier.is_empty}
-
-
-def moment(microseconds: int) -> dt.datetime:
-    """Return a moment of the wall clock, for JSON."""
-    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=microseconds)
-
-
-def seconds(microseconds: int) -> str:
-    """Return a moment of the wall clock, for people."""
-    return moment_text(microseconds // 1_000_000 * 1_000_000, least="seconds")
 
 
 # --- ls -----------------------------------------------------------------------------------------
@@ -159,13 +119,13 @@ def _line_of(log: Log) -> dict[str, object]:
         "kind": log.kind,
         "streams": list(log.streams()),
         **frontier_facts(log.domain, log.frontier()),
-        "messages": _sizes(log.core.files()),
+        "messages": sizes_of(log.core.files()),
         "at": moment(_newest(log)),
     }
 
 
 def _cells_of(log: Log) -> list[object]:
-    sizes = _sizes(log.core.files())
+    sizes = sizes_of(log.core.files())
     frontier = frontier_text(log.domain, log.frontier())
     size = size_text(int(log.core.files().sizes.sum()))
     return [log.kind, len(log.streams()), frontier, sizes["rows"], size, seconds(_newest(log))]
@@ -257,55 +217,6 @@ def _commit_rows(state: StreamState, messages: pa.Table, progress: pa.Table | No
             yield {"_event": "progress"} | row
 
 
-def as_python(rows: pa.Table | pa.RecordBatch) -> list[dict[str, object]]:
-    """Return rows as dicts.
-
-    The texts of a column where one is no UTF-8, which Spark writes, as bytes; dates and timestamps of one that go
-    beyond the years 1 to 9999 as integers.
-    """
-    try:
-        return list(rows.to_pylist())
-    except OverflowError:
-        from spark_timely.interop.records import plain_type
-
-        columns = [column.cast(plain_type(column.type)) if _is_beyond(column) else column for column in rows.columns]
-        return as_python(pa.table(columns, names=rows.schema.names))
-    except UnicodeDecodeError:
-        columns = [column.cast(_with_bytes(column.type)) if _is_damaged(column) else column for column in rows.columns]
-        return list(pa.table(columns, names=rows.schema.names).to_pylist())
-
-
-def _is_beyond(column: pa.Array | pa.ChunkedArray) -> bool:
-    try:
-        column.to_pylist()
-    except OverflowError:
-        return True
-    except UnicodeDecodeError:
-        return False
-    return False
-
-
-def _is_damaged(column: pa.Array | pa.ChunkedArray) -> bool:
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid:
-        return True
-    return False
-
-
-def _with_bytes(kind: pa.DataType) -> pa.DataType:
-    """Return a type with bytes in place of texts."""
-    if pa.types.is_string(kind):
-        return pa.binary()
-    if pa.types.is_list(kind):
-        return pa.list_(_with_bytes(kind.value_type))
-    if pa.types.is_map(kind):
-        return pa.map_(_with_bytes(kind.key_type), _with_bytes(kind.item_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([kind.field(i).with_type(_with_bytes(kind.field(i).type)) for i in range(kind.num_fields)])
-    return kind
-
-
 def _tail(
     options: argparse.Namespace,
     console: Console,
@@ -375,217 +286,6 @@ def _newest_positions(log: Log, options: argparse.Namespace) -> dict[str, int]:
     return positions
 
 
-# --- stats --------------------------------------------------------------------------------------
-
-
-def _stats(options: argparse.Namespace, console: Console) -> bool:
-    log = asked_log(options)
-    with log.core.as_it_is():  # shown also where other programs changed rows
-        return _show_stats(log, console)
-
-
-def _show_stats(log: Log, console: Console) -> bool:
-    if console.json_mode:
-        console.answer(_facts(log))
-        return True
-    domain = log.domain
-    times = ", ".join(type_.value for type_ in domain.types)
-    console.facts(
-        [
-            ("log", f"{log.path} ({log.kind}, format {log.core.format.version}, table version {log.core.version})"),
-            ("time", f"{times}, from {domain.render_time(domain.minimum)}"),
-            ("frontier", frontier_text(domain, log.frontier())),
-            *since_facts(log),
-            ("messages", _sizes_text(log.core.files())),
-            ("dead letters", _sizes_text(log.core.dead_files())),
-            ("columns", ", ".join(f"{field.name} {field.type}" for field in log.schema)),
-            *(("warning", problem) for problem in log.core.upkeep_problems()),
-        ]
-    )
-    console.line()
-    streams = log.streams()
-    if streams:
-        console.table(
-            ["stream", "frontier", "commits", "micro-batch", "owner", "last commit", "reason"],
-            [
-                [
-                    state.stream,
-                    frontier_text(domain, state.frontier),
-                    state.seq + 1,
-                    state.batch,
-                    state.owner,
-                    seconds(state.at),
-                    state.reason,
-                ]
-                for state in streams.values()
-            ],
-        )
-    for state in streams.values():
-        for line in [*_oddities(state), *_mover_lines(domain, state)]:
-            console.line(f"stream {state.stream}: {line}")
-    if log.core.unclaimed:
-        console.line(f"{count_text(log.core.unclaimed, 'stream')} still to be opened: the frontier waits for them")
-    return True
-
-
-def since_facts(log: Log) -> list[tuple[str, str]]:
-    """Return from where a log can be read, what it keeps, and who holds it back; nothing where all that is unused."""
-    since, keep, retainers = log.since(), log.core.kept(), log.retainers()
-    found = []
-    if since != log.domain.minimum_frontier or keep is not None or retainers:
-        found.append(("since", frontier_text(log.domain, since)))
-    if keep is not None:
-        found.append(("keeps", keep_text(log)))
-    costs = log.core.retained_bytes()
-    for name, each in retainers.items():
-        at = frontier_text(log.domain, each.needed)
-        if name in costs:
-            said = f"{at} for {each.owner!r} until {seconds(each.expires)}, {size_text(costs[name])} by it alone"
-        else:
-            said = f"{at}, overrun by {each.overrun}" if each.overrun else f"{at}, expired {seconds(each.expires)}"
-        found.append((f"retained for {name}", said))
-    return found
-
-
-def keep_text(log: Log) -> str:
-    """Return in words how much a log keeps."""
-    keep = log.core.kept()
-    if keep is None:
-        return "everything"
-    length = log.domain.types[0].render_duration(keep.length)
-    return f"{length}, and what was committed in the last {Duration(keep.committed).text}"
-
-
-def since_json(log: Log) -> dict[str, object]:
-    """Return the same for JSON."""
-    keep, costs = log.core.kept(), log.core.retained_bytes()
-    return {
-        "since": log.domain.frontier_to_json(log.since()),
-        "keep": None
-        if keep is None
-        else {
-            "length": log.domain.types[0].render_duration(keep.length),
-            "committed": Duration(keep.committed).text,
-        },
-        "retainers": [
-            {
-                "consumer": name,
-                "needs": log.domain.frontier_to_json(each.needed),
-                "owner": each.owner,
-                "expires": moment(each.expires),
-                "alive": name in costs,
-                "overrun": each.overrun or None,
-                "bytes": costs.get(name, 0),
-            }
-            for name, each in log.retainers().items()
-        ],
-    }
-
-
-def _oddities(state: StreamState) -> list[str]:
-    """Return in words what happened to micro-batches of the stream's owner that should not happen."""
-    found = []
-    if state.note.differing:
-        times = count_text(state.note.differing, "repetition")
-        found.append(f"{times} of a micro-batch with other rows than the log holds; the log's stand")
-    if state.note.former:
-        owners = ", ".join(map(repr, state.note.former))
-        found.append(f"taken over from {owners}: rows that the new owner's sources gave again are there twice")
-    if state.note.gaps:
-        found.append(f"micro-batches missing with consent (beginAt): {_numbers(state.note.gaps)}")
-    for owner in dict.fromkeys(name for name, _, _ in state.note.lost):
-        numbers = _numbers([(a, b) for name, a, b in state.note.lost if name == owner])
-        found.append(f"micro-batches of {owner!r} missing with consent (beginAt): {numbers}")
-    if state.note.resubmitted:
-        found.append(f"dead letters resubmitted, of commits {_numbers(state.note.resubmitted)}")
-    return found
-
-
-def _mover_lines(domain: TimeDomain, state: StreamState) -> list[str]:
-    """Return in words which row moved the frontier, and whether it lay in the future then."""
-    mover, kind = state.note.mover, domain.types[0]
-    if mover is None:
-        return []
-    place = f"{mover.place}, " if mover.place else ""
-    line = f"frontier moved to {kind.render(mover.frontier)} by a row at {kind.render(mover.time)}"
-    line += f" ({place}commit {mover.seq}, {seconds(mover.at)})"
-    ahead = mover.ahead_of_clock(kind)
-    if ahead is not None and ahead > 0:
-        line += (
-            f", {kind.render_duration(ahead)} after the wall clock: see 'My frontier is too far' in the documentation"
-        )
-    return [line]
-
-
-def _mover_facts(domain: TimeDomain, state: StreamState) -> dict[str, object] | None:
-    mover, kind = state.note.mover, domain.types[0]
-    if mover is None:
-        return None
-    times = {"time": kind.to_json(mover.time), "frontier": kind.to_json(mover.frontier)}
-    return {**times, "seq": mover.seq, "place": mover.place, "at": moment(mover.at)}
-
-
-def _numbers(ranges: Iterable[tuple[int, int]]) -> str:
-    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in ranges)
-
-
-def _facts(log: Log) -> dict[str, object]:
-    domain, frontier = log.domain, log.frontier()
-    return {
-        "path": log.path,
-        "format_version": log.core.format.version,
-        "kind": log.kind,
-        "table_version": log.core.version,
-        "times": [type_.value for type_ in domain.types],
-        "minimum": domain.time_to_json(domain.minimum),
-        **frontier_facts(domain, frontier),
-        **since_json(log),
-        "unclaimed": log.core.unclaimed,
-        "messages": _sizes(log.core.files()),
-        "dead": _sizes(log.core.dead_files()),
-        "streams": [_stream_facts(domain, state) for state in log.streams().values()],
-        "warnings": log.core.upkeep_problems(),
-        "columns": [{"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in log.schema],
-    }
-
-
-def _sizes(files: FileIndex) -> dict[str, int | None]:
-    known = bool((files.rows >= 0).all())
-    return {
-        "files": len(files),
-        "rows": int(files.rows.sum()) if known else None,
-        "bytes": int(files.sizes.sum()),
-    }
-
-
-def _sizes_text(files: FileIndex) -> str:
-    sizes = _sizes(files)
-    rows = "unknown number of rows" if sizes["rows"] is None else count_text(sizes["rows"], "row")
-    return f"{rows} in {count_text(len(files), 'file')}, {size_text(int(files.sizes.sum()))}"
-
-
-def _stream_facts(domain: TimeDomain, state: StreamState) -> dict[str, object]:
-    held = zip(state.counts.times.tolist(), state.counts.counts.tolist(), strict=True)
-    return {
-        "stream": state.stream,
-        "seq": state.seq,
-        "frontier": domain.frontier_to_json(state.frontier),
-        "held": [{"time": domain.time_to_json(time), "count": count} for time, count in held],
-        "closed": state.closed,
-        "moved_by": _mover_facts(domain, state),
-        "resubmitted": [list(span) for span in state.note.resubmitted],
-        "owner": state.owner,
-        "batch": state.batch,
-        "step": state.step,
-        "epoch": state.epoch,
-        "at": moment(state.at),
-        "reason": state.reason,
-        "differing": state.note.differing,
-        "former": list(state.note.former),
-        "gaps": [list(gap) for gap in state.note.gaps],
-    }
-
-
 # --- frontier -----------------------------------------------------------------------------------
 
 
@@ -622,48 +322,44 @@ def _verify(options: argparse.Namespace, console: Console) -> bool:
     report = log.verify(since=since)
     wanted = _hash(options.expect)
     as_expected = wanted is None or report.digest.startswith(wanted)
-    if console.json_mode:
-        console.answer(
-            {
-                "legal": report.legal,
-                "hash": report.digest,
-                "since": None if since is None else log.domain.frontier_to_json(log.domain.parse_frontier(since)),
-                "as_expected": None if wanted is None else as_expected,
-                "frontier": log.domain.frontier_to_json(report.frontier),
-                "messages": report.messages,
-                "dead": report.dead_letters,
-                "commits": report.commits,
-                "streams": report.streams,
-                "files": report.files,
-                "counts_alone": report.counts_alone,
-                "problems": list(report.problems),
-            }
-        )
-        return report.legal and as_expected
-    console.facts(
-        [
-            ("hash", report.digest),
-            *([] if since is None else [("since", frontier_text(log.domain, log.domain.parse_frontier(since)))]),
-            ("frontier", frontier_text(log.domain, report.frontier)),
-            (
-                "checked",
-                f"{count_text(report.messages, 'message')}, {count_text(report.dead_letters, 'dead letter')},"
-                f" {count_text(report.commits, 'commit')} of {count_text(report.streams, 'stream')},"
-                f" {count_text(report.files, 'file')}",
-            ),
-            *(
-                [("by counts alone", f"{count_text(report.counts_alone, 'commit')}: of these no changed value is seen")]
-                if report.counts_alone
-                else []
-            ),
-            ("protocol", "kept" if report.legal else f"broken, {count_text(len(report.problems), 'problem')}"),
-        ]
-    )
-    for problem in report.problems:
-        console.line(f"  {problem}")
-    if not as_expected:
-        console.line(f"the hash is not the expected one: {wanted}")
+    since = None if since is None else log.domain.parse_frontier(since)
+    facts = {
+        "legal": report.legal,
+        "hash": report.digest,
+        "since": None if since is None else log.domain.frontier_to_json(since),
+        "as_expected": None if wanted is None else as_expected,
+        "frontier": log.domain.frontier_to_json(report.frontier),
+        "messages": report.messages,
+        "dead": report.dead_letters,
+        "commits": report.commits,
+        "streams": report.streams,
+        "files": report.files,
+        "counts_alone": report.counts_alone,
+        "problems": list(report.problems),
+    }
+    lines = aligned(_verify_pairs(log.domain, report, since))
+    lines += [f"  {problem}" for problem in report.problems]
+    lines += [] if as_expected else [f"the hash is not the expected one: {wanted}"]
+    console.say(facts, lines)
     return report.legal and as_expected
+
+
+def _verify_pairs(domain: TimeDomain, report: VerifyReport, since: Antichain | None) -> Iterator[tuple[str, str]]:
+    """Give what a check has found, for people."""
+    yield "hash", report.digest
+    if since is not None:
+        yield "since", frontier_text(domain, since)
+    yield "frontier", frontier_text(domain, report.frontier)
+    checked = [
+        count_text(report.messages, "message"),
+        count_text(report.dead_letters, "dead letter"),
+        f"{count_text(report.commits, 'commit')} of {count_text(report.streams, 'stream')}",
+        count_text(report.files, "file"),
+    ]
+    yield "checked", ", ".join(checked)
+    if report.counts_alone:
+        yield "by counts alone", f"{count_text(report.counts_alone, 'commit')}: of these no changed value is seen"
+    yield "protocol", "kept" if report.legal else f"broken, {count_text(len(report.problems), 'problem')}"
 
 
 def _hash(text: str | None) -> str | None:
@@ -671,10 +367,7 @@ def _hash(text: str | None) -> str | None:
         return None
     wanted = text.strip().lower()
     if len(wanted) < 8 or len(wanted) > 64 or set(wanted) - set("0123456789abcdef"):
-        msg = f"could not read the command line: found --expect {shown(text)}"
-        raise InvalidOptionError(
-            msg, hint="give the 64 hexadecimal digits that `verify` prints, or the first 8 or more"
-        )
+        refuse(f"--expect {shown(text)}", "give the 64 hexadecimal digits that `verify` prints, or the first 8 or more")
     return wanted
 
 
@@ -885,20 +578,17 @@ def _text(file: str) -> str:
             return sys.stdin.read()
         if os.path.exists(file) and not os.path.isfile(file):
             # A pipe without a writer would be waited for, whatever the timeout.
-            msg = f"could not read the command line: found --cut {shown(file)}, which is no file"
-            raise InvalidOptionError(msg, hint=_FILE_HINT)
+            refuse(f"--cut {shown(file)}, which is no file", _FILE_HINT)
         with open(file, encoding="utf-8") as opened:
             return opened.read()
     except (OSError, ValueError) as error:  # not text, or no name of a file
-        msg = f"could not read the command line: found --cut {shown(file)}, which cannot be read ({error})"
-        raise InvalidOptionError(msg, hint=_FILE_HINT) from error
+        refuse(f"--cut {shown(file)}, which cannot be read ({error})", _FILE_HINT)
 
 
 RUNS: Mapping[str, Run] = {
     "ls": _ls,
     "head": _head,
     "tail": _tail,
-    "stats": _stats,
     "verify": _verify,
     "advance": _advance,
     "close": _close,

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from spark_timely import masking
 from spark_timely.cli.command import main
-from spark_timely.cli.output import Console
+from spark_timely.cli.output import Console, aligned
 from spark_timely.errors import InvalidUsageError, StorageError, TimelyError, UpperMismatchError, shown
 from spark_timely.log.log import open_log
 from spark_timely.log.store.cloud import CloudStorage
@@ -552,7 +552,7 @@ def test_answers_of_the_command_line_hold_no_secret() -> None:
         console.table(["a"], [["x" * 30 + SECRET]], as_is=as_is)
         assert out.getvalue().count("VALUE") == (2 if as_is else 0)
         console.line(SECRET)
-        console.facts([("a", SECRET)])
+        console.say({}, aligned([("a", SECRET)]))
         assert out.getvalue().count("VALUE") == (2 if as_is else 0)
 
 

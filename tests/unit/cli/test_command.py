@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.cli import main
-from spark_timely.cli.parser import VERBS, build_parser, wrapped
+from spark_timely.cli.parser import build_parser, wrapped
+from spark_timely.cli.table import VERBS
 from spark_timely.log import Log
 from spark_timely.log.log import create_log
 from tests.unit.cli.conftest import Run

@@ -495,7 +495,7 @@ def test_a_mistake_of_ours_is_not_the_answer_no(
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("spark_timely.cli.verbs.open_log", fail)
+    monkeypatch.setattr("spark_timely.cli.arguments.open_log", fail)
     with pytest.raises(SystemExit) as stopped:
         main(["stats", "log"])
     assert stopped.value.code == 70
