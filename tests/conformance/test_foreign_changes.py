@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from spark_timely.log.cut import cut
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.reader import frontier_at
 from spark_timely.spark.dataflows.tasks import catalog_of
+from tests.faults.harness import long_lane
 from tests.property.test_dataflow import runner
 from tests.unit.datasource.support import make_options
 
@@ -225,29 +226,86 @@ def frontier_of(path: str, stream: str) -> Answer:
     return verbs._asked_frontier(open_log(path), argparse.Namespace(stream=stream, at=None))
 
 
-def readers(log: Log, folder: Path) -> Iterator[tuple[str, Callable[[], Answer]]]:
-    """Yield who reads a log, made before anything is done to it."""
-    path = log.path
-    least = log.since()
-    yield "live handle", lambda: (log.refresh(), contents(log.messages()))[1]
-    yield "live frontier", lambda: (log.refresh(), log.frontier())[1]
-    yield "fresh open", lambda: contents(open_log(path).messages())
-    yield "fresh frontier", lambda: open_log(path).frontier()
-    yield "frontier at", lambda: frontier_at(open_log(path).core, seq=5)
-    yield "verb", lambda: frontier_of(path, next(iter(log.streams())))
-    yield "batch", lambda: as_source(open_log(path))
-    made = cut([log])
-    yield "cut", lambda: as_source(open_log(path), cut=str(made))
-    if log.kind == "collection":
-        yield "subscribe", lambda: subscribed(path)
-        yield "peek", lambda: contents(peek(path))
-    if least == log.domain.minimum_frontier:
-        advance = flow(path, str(folder / "derived"))
-        advance()
-        yield "dataflow", advance
-    planner = ReplayPlanner(open_log(path), make_options(), layout_of(log, make_options()))
+def handle(log: Log, _: Path) -> Callable[[], Answer]:
+    return lambda: (log.refresh(), contents(log.messages()))[1]
+
+
+def frontier_of_handle(log: Log, _: Path) -> Callable[[], Answer]:
+    return lambda: (log.refresh(), log.frontier())[1]
+
+
+def source(log: Log, _: Path) -> Callable[[], Answer]:
+    planner = ReplayPlanner(open_log(log.path), make_options(), layout_of(log, make_options()))
     end = planner.latest(planner.initial())
-    yield "source", lambda: planner.latest(end)
+    return lambda: planner.latest(end)
+
+
+def as_cut(log: Log, _: Path) -> Callable[[], Answer]:
+    made = str(cut([log]))
+    return lambda: as_source(open_log(log.path), cut=made)
+
+
+def dataflow(log: Log, folder: Path) -> Callable[[], Answer]:
+    advance = flow(log.path, str(folder / "derived"))
+    advance()
+    return advance
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Who reads: made before anything is done to the log, and then asked; and of which kinds of log it can read."""
+
+    made: Callable[[Log, Path], Callable[[], Answer]]
+    kinds: tuple[str, ...] = tuple(LOGS)
+    always: bool = False
+
+
+READERS = {
+    "live handle": Reader(handle, always=True),
+    "live frontier": Reader(frontier_of_handle, always=True),
+    "fresh open": Reader(lambda log, _: lambda: contents(open_log(log.path).messages()), always=True),
+    "fresh frontier": Reader(lambda log, _: lambda: open_log(log.path).frontier()),
+    "frontier at": Reader(lambda log, _: lambda: frontier_at(open_log(log.path).core, seq=5)),
+    "verb": Reader(lambda log, _: lambda: frontier_of(log.path, next(iter(log.streams())))),
+    "batch": Reader(lambda log, _: lambda: as_source(open_log(log.path))),
+    "cut": Reader(as_cut),
+    "subscribe": Reader(lambda log, _: lambda: subscribed(log.path), ("collection",)),
+    "peek": Reader(lambda log, _: lambda: contents(peek(log.path)), ("collection",)),
+    "dataflow": Reader(dataflow, ("stream", "collection", "output")),
+    "source": Reader(source, always=True),
+}
+
+
+def in_turn(place: int, kinds: Iterable[str], deed: Deed) -> str:
+    """Return at which of some kinds of log a deed and what has a place are tried together: the next deed's is another.
+
+    Of deed, kind and reader the short lane has each two together; the long lane has all three.
+    """
+    both = [kind for kind in kinds if kind in deed.kinds]
+    deeds = [*HARMFUL.values(), *HARMLESS.values()]
+    return both[(place + deeds.index(deed)) % len(both)] if both else ""
+
+
+def reads(name: str, kind: str, deed: Deed) -> bool:
+    """Return whether a reader is asked where a deed is done to a kind of log."""
+    reader = READERS[name]
+    if kind not in reader.kinds or reader.always or long_lane():
+        return kind in reader.kinds
+    return kind == in_turn(list(READERS).index(name), reader.kinds, deed)
+
+
+def readers(log: Log, folder: Path, kind: str, deed: Deed) -> dict[str, Callable[[], Answer]]:
+    """Return who reads, made before anything is done to the log."""
+    return {name: reader.made(log, folder) for name, reader in READERS.items() if reads(name, kind, deed)}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_each_reader_meets_each_deed_and_each_kind(name: str) -> None:
+    for deeds in (HARMFUL, HARMLESS):
+        met = {(kind, deed) for deed, each in deeds.items() for kind in each.kinds if reads(name, kind, each)}
+        kinds = set(READERS[name].kinds)
+        assert {kind for kind, _ in met} == kinds
+        assert {deed for _, deed in met} == {deed for deed, each in deeds.items() if kinds & set(each.kinds)}
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +349,7 @@ def test_what_others_changed_is_refused_until_it_is_restored(
     placed: Callable[[str], Log], tmp_path: Path, kind: str, name: str
 ) -> None:
     log, deed = placed(kind), HARMFUL[name]
-    asked = dict(readers(log, tmp_path))
+    asked = readers(log, tmp_path, kind, deed)
     before = {who: ask() for who, ask in asked.items()}
     whole = open_log(log.path).core.version  # some have registered
     deed.do(DeltaTable(log.path))
@@ -311,7 +369,7 @@ def test_maintenance_by_others_changes_no_answer(
     placed: Callable[[str], Log], tmp_path: Path, kind: str, name: str
 ) -> None:
     log, deed = placed(kind), HARMLESS[name]
-    asked = dict(readers(log, tmp_path))
+    asked = readers(log, tmp_path, kind, deed)
     before = {who: ask() for who, ask in asked.items()}
     deed.do(DeltaTable(log.path))
     for who, ask in asked.items():
