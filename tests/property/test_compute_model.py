@@ -47,7 +47,8 @@ def test_instance_answers_as_its_model(seed: int, n_steps: int) -> None:
 
 @pytest.mark.parametrize("first", range(4))
 def test_instance_answers_as_its_model_in_seeded_stories(first: int) -> None:
-    for seed in range(first, 4000 if long_lane() else 120, 4):
+    # In the short lane some, and the first that finds each wrong design.
+    for seed in range(first, 4000, 4) if long_lane() else sorted({*range(24), *FAR.values()})[first::4]:
         try:
             World(seed).story(80)
         except BaseException:
@@ -488,7 +489,7 @@ FAR = {
     "given_up_shares_are_forgotten": 247,
     "one_that_waited_never_counts": 100,
     "starts_before_it_releases": 63,
-    "limit_counts_dataflows": 50,
+    "limit_counts_dataflows": 28,
     "one_that_waits_counts": 28,
     "peeks_hold_nothing": 23,
     "without_as_of": 21,
