@@ -11,8 +11,10 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import gc
 import os
+import re
 import sys
 import tempfile
 import time
@@ -56,6 +58,7 @@ settings.register_profile("mutants", settings.get_profile("default"), phases=[Ph
 settings.load_profile("long" if os.environ.get("SPARK_TIMELY_LONG", "0") not in {"", "0"} else "default")
 
 _FOLDERS = ("unit", "golden", "property", "conformance", "interop", "typing", "stores", "faults", "spark", "bench")
+SLOW = frozenset({"spark", "connect", "faults"})
 # Of those with Spark or kills, the longest first: the last that one process takes should not keep the others waiting.
 LONGEST_FILES = (
     "spark/test_connect.py",
@@ -102,6 +105,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden-update", action="store_true", help="rewrite the expected texts under tests/golden")
 
 
+_MARKS_OF_A_FILE = re.compile(r"^pytestmark = (?:pytest\.mark\.\w+$|\[[^\]]*\])", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out a file whose own mark the run excludes: each process would compile and import it for nothing."""
+    excluding = config.option.markexpr.split(" and ")
+    named = {config.invocation_params.dir / each.partition("::")[0] for each in config.args}
+    if collection_path.suffix != ".py" or collection_path in named or not all(e.startswith("not ") for e in excluding):
+        return None
+    found = _MARKS_OF_A_FILE.search(collection_path.read_text(encoding="utf-8"))
+    marks = re.findall(r"pytest\.mark\.(\w+)", found[0]) if found else []
+    return True if any(f"not {mark}" in excluding for mark in marks) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     root = config.rootpath / "tests"
     unmarked = [
@@ -117,11 +134,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     longest = {root / name: place for place, name in enumerate(LONGEST_FILES)}
 
+    @functools.cache  # a file has up to a thousand tests
+    def place_of(path: Path) -> tuple[int, int]:
+        folder = path.relative_to(root).parts[0] if path.is_relative_to(root) else ""
+        return longest.get(path, len(longest)), _FOLDERS.index(folder) if folder in _FOLDERS else -1
+
     def order(item: pytest.Item) -> tuple[bool, int, int]:
-        slow = any(item.get_closest_marker(name) for name in ("spark", "connect", "faults"))
-        folder = item.path.relative_to(root).parts[0] if item.path.is_relative_to(root) else ""
-        place = longest.get(item.path, len(longest)) if slow else 0
-        return slow, place, _FOLDERS.index(folder) if folder in _FOLDERS else -1
+        slow = not SLOW.isdisjoint(mark.name for mark in item.iter_markers())
+        place, folder = place_of(item.path)
+        return slow, place if slow else 0, folder
 
     items.sort(key=order)  # stable: within a file the order of its text
 

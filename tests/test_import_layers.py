@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -85,6 +86,7 @@ def _name_of(function: ast.expr) -> str | None:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", None)
 
 
+@functools.cache  # three tests ask for each module
 def imports_of(module: str, file: Path) -> list[tuple[int, str]]:
     """Return line and dotted name of every import of a file, those inside functions included."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
