@@ -1,5 +1,9 @@
 """Plans of a replay in the order captured: offsets are commit numbers of each stream.
 
+`delivery=arrival` asks for it. The `ReplayPlanner` hands such a query to its `Arrivals`, which decides from the history
+of commits where a query begins (`origin`), how far its next micro-batch goes (`next`), and which splits it has
+(`plan`).
+
 Invariants
 ----------
 1. Commits are delivered whole, per stream in the order of their numbers; messages of a commit come
@@ -24,11 +28,13 @@ from spark_timely.datasource.reader import sorted_schema
 from spark_timely.datasource.recent import RecentProgress
 from spark_timely.errors import DataLossError
 from spark_timely.log.machine.history import History
+from spark_timely.log.machine.lost_commits import accepted_commit, made_last
 from spark_timely.log.machine.since import may_read, moved_to, needed_from
-from spark_timely.log.machine.state import OPEN_STREAM, accepted_commit, made_last
+from spark_timely.log.machine.state import OPEN_STREAM
 from spark_timely.log.reader import check_remembered
 from spark_timely.protocol.replay import Limits, admit_commits, default_splits
 from spark_timely.time.antichain import Antichain
+from spark_timely.time.arrays import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +43,7 @@ if TYPE_CHECKING:
     from spark_timely.datasource.partitions import ReplayLayout
     from spark_timely.log import Log
     from spark_timely.log.files.index import FileIndex
-    from spark_timely.log.machine.state import Commits
+    from spark_timely.log.machine.lost_commits import Commits
     from spark_timely.spark.base.offsets import Begin, Offset, Selection
     from spark_timely.time.arrays import BoolArray, IntArray
 
@@ -311,10 +317,9 @@ class Arrivals:
     def _changes(self, history: History, commits: npt.NDArray[np.intp]) -> pa.Table:
         """Return the progress rows of commits, raises first, without those that only repeat a count."""
         starts, ends = history.starts[commits], history.starts[commits + 1]
-        owners = np.repeat(commits, ends - starts)
-        offsets = np.arange(owners.shape[0]) - np.repeat(np.cumsum(ends - starts) - (ends - starts), ends - starts)
-        rows = np.repeat(starts, ends - starts) + offsets
-        places = np.repeat(np.arange(commits.shape[0]), ends - starts)
+        n_rows = ends - starts
+        owners, rows = np.repeat(commits, n_rows), ranges(starts, n_rows)
+        places = np.repeat(np.arange(commits.shape[0]), n_rows)
         order = np.lexsort((history.deltas[rows] < 0, places))
         order = order[history.deltas[rows][order] != 0]
         rows, owners = rows[order], owners[order]

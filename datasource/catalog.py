@@ -1,4 +1,8 @@
-"""The planner's catalog of a log's files: bounds of all, and the exact times of files looked into."""
+"""The planner's catalog of a log's files: bounds of all, and the exact times of files looked into.
+
+A planner holds one for a query's run. `Catalog.files` gives a `FileView` of the files of messages that a query reads,
+with their bounds as arrays; `exact` reads the times of one file from its footer, and keeps them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_timely.datasource.reader import open_data, times_of
-from spark_timely.log.files.parquet import corrupt, expect_columns, file_times
+from spark_timely.log.files.parquet_reader import corrupt, expect_columns
+from spark_timely.log.files.statistics import file_times
 from spark_timely.log.machine.since import moved_to
 from spark_timely.log.store.clones import of_clone
 from spark_timely.protocol.replay import FileBounds, TimeCounts, cut_times, within

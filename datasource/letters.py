@@ -1,5 +1,8 @@
 """The reader of dead letters (``content=dead``), as a batch or as a stream in the order of commits.
 
+`Letters` plans what a batch or a micro-batch has, in the planner process; a `LetterSplit` reads a file's letters in a
+task.
+
 Invariants
 ----------
 1. An offset says for each stream which of its commits comes next. Letters of a commit are in one micro-batch, all of
@@ -19,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, RolledBackError, shown
-from spark_timely.log.files.parquet import read_file
+from spark_timely.log.files.parquet_reader import read_file
 from spark_timely.log.machine.state import OPEN_STREAM
 from spark_timely.log.store.clones import of_clone
 from spark_timely.protocol.replay import default_splits

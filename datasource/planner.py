@@ -32,8 +32,8 @@ from spark_timely.errors import DataLossError, NotBeyondError
 from spark_timely.log.acceptance import describe_others
 from spark_timely.log.cut import Cut
 from spark_timely.log.machine.decide import missing_stream
+from spark_timely.log.machine.lost_commits import ACCEPTED, is_accepted, newest_commits, other_commits
 from spark_timely.log.machine.since import may_read, moved_to, needed_from
-from spark_timely.log.machine.state import ACCEPTED, is_accepted, newest_commits, other_commits
 from spark_timely.log.reader import check_between
 from spark_timely.log.wait import Throttle, idle_poll_s
 from spark_timely.masking import masked_logger
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from spark_timely.conf.options import SourceOptions
     from spark_timely.datasource.retaining import RetainedPosition
     from spark_timely.log import Log
-    from spark_timely.log.machine.state import Commits
+    from spark_timely.log.machine.lost_commits import Commits
     from spark_timely.protocol.replay import FileBounds
     from spark_timely.spark.base.offsets import Bound
     from spark_timely.time.arrays import BoolArray

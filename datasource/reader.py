@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from spark_timely.datasource.partitions import ReplayLayout, Split, split_from
 from spark_timely.errors import DataLossError, InvalidUsageError, SchemaMismatchError
 from spark_timely.log.files.footer import Footer
-from spark_timely.log.files.parquet import expect_columns
+from spark_timely.log.files.parquet_reader import expect_columns
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import checked_options
 from spark_timely.masking import masked_logger

@@ -1,5 +1,8 @@
 """The writer of one task: judges its rows and writes them to Parquet files. Arrow and numpy only.
 
+`write_rows` is called once in each task of a micro-batch, with its batches of rows; it gives a `TaskReport` of the
+files, of what was late, and of the digest of the rows, by which the commit (`sink.commit`) goes.
+
 Invariants
 ----------
 1. At most about `targetFileSize` bytes of rows are held at a time (a sort doubles that for a moment).

@@ -45,10 +45,10 @@ from spark_timely.errors import (
 from spark_timely.log.acceptance import describe_others
 from spark_timely.log.cut import Cut, entry_of
 from spark_timely.log.files.footer import Footer
-from spark_timely.log.files.parquet import open_parquet, read_file, side_by_side
+from spark_timely.log.files.parquet_reader import open_parquet, read_file, side_by_side
 from spark_timely.log.log import Log, MemoryLog, open_log
+from spark_timely.log.machine.lost_commits import accepted_commit
 from spark_timely.log.machine.since import may_read
-from spark_timely.log.machine.state import accepted_commit
 from spark_timely.log.reader import seen_rows
 from spark_timely.log.store.urls import identity
 from spark_timely.masking import masked_logger

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from spark_timely.log.files.footer import Footer
 from spark_timely.log.files.format import in_schema
-from spark_timely.log.files.parquet import BROKEN, corrupt, expect_columns, open_parquet
+from spark_timely.log.files.parquet_reader import BROKEN, corrupt, expect_columns, open_parquet
 from spark_timely.trace.keys import KeySet, key_hashes
 from spark_timely.trace.updates import DIFF, Updates, places_of
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from spark_timely.answers.kept import Pieces
 from spark_timely.answers.plan import counted, counting, judged
-from spark_timely.log.files.parquet import side_by_side
+from spark_timely.log.files.parquet_reader import side_by_side
 from spark_timely.time.antichain import Antichain
 from spark_timely.trace.keys import KeySet
 from spark_timely.trace.updates import Updates

@@ -28,20 +28,20 @@ from spark_timely.dataflow.operators.collections import AsUpdates, Consolidate, 
 from spark_timely.dataflow.operators.grouped import Aggregate
 from spark_timely.dataflow.operators.history import Distinct, Latest, Top
 from spark_timely.dataflow.operators.joins import Join
-from spark_timely.dataflow.operators.parts import (
+from spark_timely.dataflow.operators.plan_json import (
     Flag,
-    Part,
-    Parts,
+    JsonField,
+    JsonNode,
     Text,
     Texts,
     are_texts,
     check_name,
     check_names,
-    checked,
-    misread,
-    part,
+    checked_operator,
+    in_plan,
+    node_of,
     read_operator,
-    written,
+    unreadable,
     wrong,
 )
 from spark_timely.dataflow.operators.rows import Concat, Filter, Map, Select
@@ -86,19 +86,19 @@ class Imported(Operator):
     name : str
     """
 
-    name: str = field(metadata=part(Text()))
+    name: str = field(metadata=in_plan(Text()))
 
     op = "import"
 
 
-class _Reads(Part[tuple[tuple[str, str], ...]]):
+class _Reads(JsonField[tuple[tuple[str, str], ...]]):
     """Inputs and references of a task, an object of each; a list of names is short for the usual way."""
 
     __slots__ = ()
 
-    def read(self, parts: Parts, name: str) -> tuple[tuple[str, str], ...]:
+    def read(self, node: JsonNode, name: str) -> tuple[tuple[str, str], ...]:
         """Take both."""
-        return (*_shown_logs(parts, "inputs", _INPUTS), *_shown_logs(parts, "references", _REFERENCES))
+        return (*_shown_logs(node, "inputs", _INPUTS), *_shown_logs(node, "references", _REFERENCES))
 
     def write(self, name: str, value: tuple[tuple[str, str], ...]) -> dict[str, object]:
         """Return inputs, and references if there are any."""
@@ -116,29 +116,29 @@ class _Reads(Part[tuple[tuple[str, str], ...]]):
         return tuple(sorted(value))
 
 
-def _shown_logs(parts: Parts, name: str, known: tuple[str, str]) -> tuple[tuple[str, str], ...]:
+def _shown_logs(node: JsonNode, name: str, known: tuple[str, str]) -> tuple[tuple[str, str], ...]:
     """Return names of what a task reads, each with how it is seen."""
     hint = f'give names, or an object such as {{"orders": "{known[0]}"}}'
-    found = parts.take_any(name, {})
+    found = node.take_or(name, {})
     given = dict.fromkeys(found, known[0]) if are_texts(found) else found
     if not isinstance(given, dict) or not are_texts(list(given.values())) or len(given) != len(found):
-        raise misread(parts.place, f"{name}={shown(found)}", hint)
+        raise unreadable(node.place, f"{name}={shown(found)}", hint)
     other = next((how for how in given.values() if how not in known), None)
     if other is not None:
-        raise misread(parts.place, f"{name} shown as {shown(other)}", f"choose among {', '.join(known)}")
+        raise unreadable(node.place, f"{name} shown as {shown(other)}", f"choose among {', '.join(known)}")
     return tuple(given.items())
 
 
-class _Begins(Part[int | str]):
+class _Begins(JsonField[int | str]):
     """The beginning of a task: a word, or a time."""
 
     __slots__ = ()
 
-    def read(self, parts: Parts, name: str) -> int | str:
+    def read(self, node: JsonNode, name: str) -> int | str:
         """Take it."""
-        value = parts.take_any(name, self.unsaid)
+        value = node.take_or(name, self.default)
         if isinstance(value, bool) or not isinstance(value, int | str):
-            raise misread(parts.place, f"{name}={shown(value)}", "say 'earliest', 'latest' or a time")
+            raise unreadable(node.place, f"{name}={shown(value)}", "say 'earliest', 'latest' or a time")
         return value
 
     def checked(self, op: str, name: str, value: int | str) -> int | str:
@@ -148,19 +148,19 @@ class _Begins(Part[int | str]):
         return value
 
 
-class _Expected(Part[tuple[tuple[str, str, str], ...]]):
+class _Expected(JsonField[tuple[tuple[str, str, str], ...]]):
     """Conditions on what a task writes, by their names; in JSON a condition alone is one that fails."""
 
     __slots__ = ()
 
-    def read(self, parts: Parts, name: str) -> tuple[tuple[str, str, str], ...]:
+    def read(self, node: JsonNode, name: str) -> tuple[tuple[str, str, str], ...]:
         """Take an object."""
         found: list[tuple[str, str, str]] = []
-        for each, value in parts.take(name, dict, "an object").items():
+        for each, value in node.take(name, dict, "an object").items():
             pair = [value, "fail"] if isinstance(value, str) else value
             if not are_texts(pair) or len(pair) != 2:
                 hint = 'give a condition, or a condition and what becomes of other rows: ["n > 0", "drop"]'
-                raise misread(parts.place, f"{name} {each}={shown(value)}", hint)
+                raise unreadable(node.place, f"{name} {each}={shown(value)}", hint)
             found.append((each, pair[0], pair[1]))
         return tuple(found)
 
@@ -207,14 +207,14 @@ class SqlTask(Operator):
     (('orders', 'rates'), (('orders', 'inserts'), ('rates', 'contents')))
     """
 
-    sql: str = field(metadata=part(Text()))
-    reads: tuple[tuple[str, str], ...] = field(metadata=part(_Reads()))
-    as_of: int | str = field(default="earliest", metadata=part(_Begins(unsaid="earliest")))
-    snapshot: bool = field(default=False, metadata=part(Flag(unsaid=False)))
-    forgotten: bool = field(default=False, metadata=part(Flag(unsaid=False)))
-    expect: tuple[tuple[str, str, str], ...] = field(default=(), metadata=part(_Expected(unsaid=())))
-    functions: tuple[str, ...] = field(default=(), metadata=part(Texts(unsaid=(), as_set=True)))
-    replaces: str | None = field(default=None, metadata=part(Text(unsaid=None)))
+    sql: str = field(metadata=in_plan(Text()))
+    reads: tuple[tuple[str, str], ...] = field(metadata=in_plan(_Reads()))
+    as_of: int | str = field(default="earliest", metadata=in_plan(_Begins(default="earliest")))
+    snapshot: bool = field(default=False, metadata=in_plan(Flag(default=False)))
+    forgotten: bool = field(default=False, metadata=in_plan(Flag(default=False)))
+    expect: tuple[tuple[str, str, str], ...] = field(default=(), metadata=in_plan(_Expected(default=())))
+    functions: tuple[str, ...] = field(default=(), metadata=in_plan(Texts(default=(), as_set=True)))
+    replaces: str | None = field(default=None, metadata=in_plan(Text(default=None)))
 
     op = "task"
 
@@ -231,7 +231,7 @@ _OF_SEVERAL: Final = (Join, Concat)
 
 
 class Node:
-    """An operator, or an import: part of a plan.
+    """An operator, or an import: in_plan of a plan.
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ class Node:
     __slots__ = ("inputs", "operator")
 
     def __init__(self, operator: Operator, *inputs: Node) -> None:
-        self.operator = checked(operator)
+        self.operator = checked_operator(operator)
         if isinstance(self.operator, SqlTask):
             inputs = tuple(Node(Imported(name)) for name, _ in self.operator.reads)
         if isinstance(operator, Concat) and len(inputs) < 2:
@@ -421,7 +421,7 @@ def _json_of(node: Node) -> dict[str, object]:
     if not isinstance(operator, _LEAVES):
         inputs = [_json_of(each) for each in node.inputs]
         below["of"] = inputs if isinstance(operator, _OF_SEVERAL) else inputs[0]
-    return {"op": operator.op, **below, **written(operator)}
+    return {"op": operator.op, **below, **node_of(operator)}
 
 
 def parse_plan(text: str, /) -> Plan:
@@ -469,32 +469,32 @@ class _Reader:
         if self._count > MAX_NODES:
             raise _too_large(place, self._count)
         if not isinstance(found, dict):
-            raise misread(place, shown(found), 'give an object, such as {"op": "import", "name": "orders"}')
-        parts = Parts(found, place)
-        op = parts.take("op", str, "a text")
+            raise unreadable(place, shown(found), 'give an object, such as {"op": "import", "name": "orders"}')
+        node = JsonNode(found, place)
+        op = node.take("op", str, "a text")
         if op not in _OPERATORS:
-            raise misread(place, f"op={shown(op)}", f"use one of {', '.join(sorted(_OPERATORS))}")
-        parts.op, kind = op, _OPERATORS[op]
+            raise unreadable(place, f"op={shown(op)}", f"use one of {', '.join(sorted(_OPERATORS))}")
+        node.op, kind = op, _OPERATORS[op]
         try:
-            inputs = [self.node(each, where, depth + 1) for where, each in self._below(kind, parts)]
-            made = Node(read_operator(kind, parts), *inputs)
+            inputs = [self.node(each, where, depth + 1) for where, each in self._below(kind, node)]
+            made = Node(read_operator(kind, node), *inputs)
         except InvalidUsageError as error:
             if "node" not in error.context:
                 error.locate(f"at {place}", node=place)
             raise
-        parts.close()
+        node.close()
         return made
 
-    def _below(self, kind: type[Operator], parts: Parts) -> list[tuple[str, object]]:
+    def _below(self, kind: type[Operator], node: JsonNode) -> list[tuple[str, object]]:
         """Return what JSON has for inputs, with their places."""
         if kind in _LEAVES:
             return []
         if kind not in _OF_SEVERAL:
-            return [(f"{parts.place}.of", parts.take("of", dict, "a node"))]
-        found = parts.take("of", list, "a list of nodes")
+            return [(f"{node.place}.of", node.take("of", dict, "a node"))]
+        found = node.take("of", list, "a list of nodes")
         if kind is Join and len(found) != 2:
-            raise misread(parts.place, f"{len(found)} inputs of op {parts.op!r}", "give two: left and right")
-        return [(f"{parts.place}.of[{i}]", each) for i, each in enumerate(found)]
+            raise unreadable(node.place, f"{len(found)} inputs of op {node.op!r}", "give two: left and right")
+        return [(f"{node.place}.of[{i}]", each) for i, each in enumerate(found)]
 
 
 def _too_large(place: str, nodes: int | None = None) -> InvalidUsageError:

@@ -26,7 +26,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, NegativeCountError, ProtocolError, shown
-from spark_timely.interop.layout import Offsets, TimeLayout, bounds_of, cut_times
+from spark_timely.interop.buffers import Offsets, bounds_of
+from spark_timely.interop.time_layout import TimeLayout, cut_times
 from spark_timely.protocol.event import StreamEvents
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress, verify_events
 from spark_timely.time.arrays import DiffArray, IntArray

@@ -32,16 +32,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
+from spark_timely.interop.buffers import Offsets
 from spark_timely.interop.choosing import Selection
 from spark_timely.interop.chunk import VERSIONS, CaptureChunk, TimelyVersion
 from spark_timely.interop.importing import CaptureTypes, import_owner
 from spark_timely.interop.jsonl import chunk_lines
-from spark_timely.interop.layout import Offsets, TimeLayout, time_text_of
 from spark_timely.interop.schema import columns_of, parse_type, type_text
 from spark_timely.interop.stamps import STAMP, are_updates, stamp_keys, stamps_of
+from spark_timely.interop.time_layout import TimeLayout, time_text_of
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.log import Log
-from spark_timely.log.files.parquet import file_times, open_parquet, read_file
+from spark_timely.log.files.parquet_reader import open_parquet, read_file
+from spark_timely.log.files.statistics import file_times
 from spark_timely.log.machine.since import as_of_since
 from spark_timely.log.reader import check_between, seen_rows
 from spark_timely.log.store.storage import NO_LINKS

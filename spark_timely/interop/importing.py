@@ -49,7 +49,6 @@ from spark_timely.errors import (
 )
 from spark_timely.interop.chunk import VERSIONS, CaptureChunk, TimelyVersion, judge_chunk, timely_version
 from spark_timely.interop.jsonl import JsonLines
-from spark_timely.interop.layout import TimeLayout
 from spark_timely.interop.reader import CaptureReader, GrowingFile, Source
 from spark_timely.interop.schema import Type, arrow_schema, columns_of, parse_type, type_text
 from spark_timely.interop.stamps import (
@@ -63,6 +62,7 @@ from spark_timely.interop.stamps import (
     place_records,
     stamp_type,
 )
+from spark_timely.interop.time_layout import TimeLayout
 from spark_timely.log import Log
 from spark_timely.log.arguments import seconds_of
 from spark_timely.log.files.format import canonical_type, check_stream_name, conform

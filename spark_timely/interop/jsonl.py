@@ -1,7 +1,7 @@
 """Captures as JSON lines: one event per line, for people and for tests.
 
 A line is ``{"messages": [time, [record, …]]}`` or ``{"progress": [[time, delta], …]}``; with the stamps of timely 0.32
-``{"messages": [[time, …], [record, …]]}``. For times and records see `spark_timely.interop.layout` and
+``{"messages": [[time, …], [record, …]]}``. For times and records see `spark_timely.interop.time_layout` and
 `spark_timely.interop.records`. `Lines` gives the lines of a file that may still grow.
 
 Invariants
@@ -22,10 +22,10 @@ import numpy as np
 
 from spark_timely.errors import CaptureFormatError, TimelyError, shown
 from spark_timely.interop.chunk import CaptureChunk, TimelyVersion
-from spark_timely.interop.layout import time_layout
 from spark_timely.interop.reader import MAX_EVENT_BYTES, Source
 from spark_timely.interop.records import Value, is_integer, records_to_rows
 from spark_timely.interop.schema import Type, parse_type
+from spark_timely.interop.time_layout import time_layout
 from spark_timely.interop.writer import CaptureEncoder, PlainEvent, build_chunk
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.errors import CaptureFormatError, shown
-from spark_timely.interop.chunk import CaptureChunk, TimelyVersion, timely_version
-from spark_timely.interop.layout import (
+from spark_timely.interop.buffers import (
     U32,
     U64,
     WRONG_TYPE,
@@ -39,13 +38,13 @@ from spark_timely.interop.layout import (
     Places,
     bounds_of,
     check,
-    layout_of,
     read_counts,
     spread,
-    starts_of,
-    time_layout,
 )
+from spark_timely.interop.chunk import CaptureChunk, TimelyVersion, timely_version
+from spark_timely.interop.layout import layout_of, starts_of
 from spark_timely.interop.schema import Type, arrow_schema, columns_of, parse_type, type_text
+from spark_timely.interop.time_layout import time_layout
 from spark_timely.time.arrays import DiffArray, IntArray
 
 MAX_EVENT_BYTES = 256 << 20

@@ -17,10 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
+from spark_timely.interop.buffers import Offsets, Places, bounds_of
 from spark_timely.interop.chunk import CaptureChunk, TimelyVersion, timely_version
-from spark_timely.interop.layout import Offsets, Places, TimeLayout, bounds_of, layout_of, log_times, time_layout
+from spark_timely.interop.layout import layout_of
 from spark_timely.interop.records import fitted, integer, rows_to_records
 from spark_timely.interop.schema import Type, arrow_schema, columns_of, parse_type
+from spark_timely.interop.time_layout import TimeLayout, log_times, time_layout
 from spark_timely.time.arrays import IntArray, as_times
 
 PlainEvent: TypeAlias = "tuple[object, object] | Mapping[object, int] | Sequence[Sequence[object]]"

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spark_timely.errors import TimelyError
+from spark_timely.log.machine.lost_commits import ACCEPTED, other_accepted, other_commits
 from spark_timely.log.machine.since import may_read, needed_from
-from spark_timely.log.machine.state import ACCEPTED, other_accepted, other_commits
 from spark_timely.masking import masked_logger
 from spark_timely.time.antichain import Antichain
 from spark_timely.trace.arrangement import Arrangement, OpenArrangement

@@ -28,13 +28,8 @@ import pyarrow as pa
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogFormatError
 from spark_timely.log.arguments import check_whole, size_of
 from spark_timely.log.commit import as_data_files, discard
-from spark_timely.log.files.parquet import (
-    TARGET_FILE_BYTES,
-    read_file,
-    side_by_side,
-    write_data_files,
-    write_progress_file,
-)
+from spark_timely.log.files.parquet import TARGET_FILE_BYTES, write_data_files, write_progress_file
+from spark_timely.log.files.parquet_reader import read_file, side_by_side
 from spark_timely.log.machine.decide import Attempt, Settled, commit_loop
 from spark_timely.log.machine.state import DataFile
 from spark_timely.masking import masked_logger

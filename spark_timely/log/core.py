@@ -23,7 +23,8 @@ from spark_timely.log.arguments import check_text, clock_us, length_of
 from spark_timely.log.background import run_aside
 from spark_timely.log.commit import append, discard, open_stream
 from spark_timely.log.compaction import merge_progress_files, merge_small_files
-from spark_timely.log.files.parquet import files_of_job, side_by_side
+from spark_timely.log.files.parquet import files_of_job
+from spark_timely.log.files.parquet_reader import side_by_side
 from spark_timely.log.foreign import describe_change
 from spark_timely.log.forgetting import forget_dead, forget_inline
 from spark_timely.log.machine.since import check_may_read, needed_as_of

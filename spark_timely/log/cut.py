@@ -1,5 +1,8 @@
 """A consistent cut: several logs as of one frontier.
 
+`cut` takes one, a `Cut` keeps it as JSON, and `open_cut` opens its logs again. Jobs that read the same cut, now or
+later, read the same rows; replays begin and end at one (`datasource.bounds`), subscriptions begin at one.
+
 Invariants
 ----------
 1. A cut names its logs by identity, and their newest commits: another log at the same path is refused, and one that
@@ -19,8 +22,8 @@ from typing import TYPE_CHECKING, Final
 
 from spark_timely.errors import DataLossError, InvalidUsageError, LogFormatError, NotBeyondError, TimelyError, shown
 from spark_timely.log.acceptance import describe_others
+from spark_timely.log.machine.lost_commits import ACCEPTED, Commits, is_accepted, newest_commits, other_commits
 from spark_timely.log.machine.since import needed_from
-from spark_timely.log.machine.state import ACCEPTED, Commits, is_accepted, newest_commits, other_commits
 from spark_timely.log.store.clones import of_clone
 from spark_timely.log.store.storage import checked_options, normal_path
 from spark_timely.log.store.urls import own_options, same_place
@@ -50,7 +53,7 @@ class CutLog:
     frontier : Antichain
         How far it was when the cut was made.
     commits : mapping of str to (int, str)
-        The newest commits that it had then, as `spark_timely.log.machine.state.Commits`.
+        The newest commits that it had then, as `spark_timely.log.machine.lost_commits.Commits`.
     since : Antichain or None
         From where it could be read then; None is from its beginning.
     """
@@ -213,7 +216,7 @@ class Cut:
 
         Notes
         -----
-        Cost: as `spark_timely.log.machine.state.other_commits`.
+        Cost: as `spark_timely.log.machine.lost_commits.other_commits`.
         """
         found = log.core.log_id
         named = [entry for entry in self.logs if entry.log_id == found]

@@ -1,5 +1,8 @@
 """Errors about rows that another program changed in a log: their words, their hints, and how to describe a change.
 
+`describe_change` puts a `ForeignChange` into words, `changed_by_others` makes the error of those that are open: reads,
+commits and `verify` raise it.
+
 Invariants
 ----------
 1. Nothing here reads or decides: `spark_timely.log.machine.judge` does.

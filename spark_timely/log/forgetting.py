@@ -35,7 +35,8 @@ from spark_timely.log.compaction import (
     were_summed,
     write_instead,
 )
-from spark_timely.log.files.parquet import TARGET_FILE_BYTES, read_file, side_by_side, write_progress_file
+from spark_timely.log.files.parquet import TARGET_FILE_BYTES, write_progress_file
+from spark_timely.log.files.parquet_reader import read_file, side_by_side
 from spark_timely.log.ledger import after_forgetting
 from spark_timely.log.machine.base import choose_base, first_of_newest_batch, with_base
 from spark_timely.log.machine.decide import Attempt, Settled, commit_loop

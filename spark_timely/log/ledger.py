@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.log.files.parquet import open_parquet, read_progress, write_progress_file
+from spark_timely.log.files.parquet import write_progress_file
+from spark_timely.log.files.parquet_reader import open_parquet, read_progress
 from spark_timely.log.machine.judge import FORGOTTEN, GONE, JOINED, Ledger
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.arguments import check_text, check_whole, names_of
-from spark_timely.log.files.parquet import read_file, side_by_side
+from spark_timely.log.files.parquet_reader import read_file, side_by_side
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.history import History
 from spark_timely.log.machine.since import as_of_since, needed_by_contents, needed_from

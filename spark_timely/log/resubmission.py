@@ -1,5 +1,8 @@
 """Resubmission of dead letters: appends the corrected rows of a commit to their stream again, at most once.
 
+`Log.resubmit` calls it. A caller reads the letters of a commit, corrects the rows, and gives them back with the stream
+and number of that commit (`resubmit`); `resubmitted` tells which commits were.
+
 Invariants
 ----------
 1. A commit's letters are appended whole, in one commit, whose note adds the number of theirs to the list of the stream.

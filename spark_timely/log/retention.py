@@ -29,7 +29,8 @@ import pyarrow.compute as pc
 
 from spark_timely.errors import LogDamagedError, OwnershipError, SinceViolationError, TimelyError
 from spark_timely.log.commit import as_data_files, discard
-from spark_timely.log.files.parquet import read_progress, side_by_side, write_progress_file
+from spark_timely.log.files.parquet import write_progress_file
+from spark_timely.log.files.parquet_reader import read_progress, side_by_side
 from spark_timely.log.machine.decide import Attempt, Settled, commit_loop
 from spark_timely.log.machine.history import History
 from spark_timely.log.machine.since import (

@@ -1,5 +1,8 @@
 """States of a log's streams, read from the newest progress files of its snapshot.
 
+A `StreamStates` belongs to one handle on a log (`core`): commits are decided from the newest `StreamState` of each
+stream, readers take the log's frontier from them.
+
 Files read before are remembered, and so is the newest commit of each stream that was seen: a log that went back to an
 earlier state is refused.
 
@@ -27,7 +30,7 @@ from spark_timely.errors import (
     RolledBackError,
     TimelyError,
 )
-from spark_timely.log.files.parquet import read_progress, side_by_side
+from spark_timely.log.files.parquet_reader import read_progress, side_by_side
 from spark_timely.log.foreign import changed_by_others
 from spark_timely.log.machine.state import (
     OPEN_STREAM,

@@ -1,5 +1,8 @@
 """Selection of the one time at which several collections answer together, with its explanation.
 
+Peeks, copies, SQL over several logs and tasks ask for it: `explain_timestamp` opens the logs and says which time it is
+and why (`TimestampExplanation`); `choose_time` decides that from an `Input` of each log.
+
 Invariants
 ----------
 1. The time is chosen from the frontiers of the inputs alone, `since` and `upper` of each, never from their files: but

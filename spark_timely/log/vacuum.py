@@ -1,5 +1,8 @@
 """Deletes the files that merges and compaction have replaced, once no reader can need them.
 
+`Log.vacuum` and ``spark-timely vacuum`` call `vacuum`, which gives a `VacuumReport`; upkeep after commits deletes what
+is due by itself (`Sweep`).
+
 Invariants
 ----------
 1. Only files are deleted that the table's log names as taken out, long enough ago, and that are not part of a snapshot

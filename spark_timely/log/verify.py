@@ -1,5 +1,9 @@
 """Checks a whole log against the capture protocol and reports every violation, reading one row group at a time.
 
+`Log.verify` and ``spark-timely verify`` call it: `verify_log` reads all messages and progress, and gives a
+`VerifyReport` with the problems, the counts, and the hash of what the log says. `tally_of` counts the messages of each
+commit.
+
 Invariants
 ----------
 1. A log is legal if every stream keeps the protocol (`protocol.rules`), each stream opens with a capability that was
@@ -34,7 +38,7 @@ from spark_timely.errors import (
     described,
 )
 from spark_timely.log.files.format import in_schema
-from spark_timely.log.files.parquet import BROKEN, corrupt, open_parquet
+from spark_timely.log.files.parquet_reader import BROKEN, corrupt, open_parquet
 from spark_timely.log.foreign import describe_change
 from spark_timely.log.ledger import ledger_tables
 from spark_timely.log.machine.judge import accepted_rows

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.errors import AnalysisException
 
 from spark_timely.conf.options import CHECK_OPTION
-from spark_timely.datasource.source import source_options, table_options
+from spark_timely.datasource.replay_options import source_options, table_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, LogMissingError, shown
 from spark_timely.log.store.storage import normal_path
 from spark_timely.log.store.urls import same_place

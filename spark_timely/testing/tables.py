@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 
-from spark_timely.dataflow.engine.tasks import held_of
+from spark_timely.dataflow.engine.lookups import held_of
 from spark_timely.dataflow.history.base import Held
 from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.dataflow.views import Names, Replay

@@ -356,6 +356,23 @@ def run_starts(times: IntArray) -> npt.NDArray[np.intp]:
     return np.flatnonzero(first)
 
 
+def ranges(starts: IntArray, lengths: IntArray) -> npt.NDArray[np.intp]:
+    """Return whole numbers that follow each other from each start on, range after range.
+
+    Parameters
+    ----------
+    starts, lengths : ndarray of int64, shape (n,)
+        Lengths of 0 and more.
+
+    Examples
+    --------
+    >>> ranges(np.array([7, 5, 0]), np.array([2, 0, 3])).tolist()
+    [7, 8, 0, 1, 2]
+    """
+    ends = np.cumsum(lengths)
+    return np.arange(int(lengths.sum())) + np.repeat(starts - (ends - lengths), lengths)
+
+
 def unique_times(times: IntArray) -> tuple[IntArray, DiffArray]:
     """Return the distinct times in lexicographic order, and how often each occurs.
 

@@ -35,7 +35,7 @@ from spark_timely.errors import (
     TimelyInternalError,
     shown,
 )
-from spark_timely.time.arrays import lexsort, run_starts
+from spark_timely.time.arrays import lexsort, ranges, run_starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -450,7 +450,7 @@ def places_of(wanted: npt.NDArray[np.uint64], hashes: npt.NDArray[np.uint64]) ->
     more = (hashes[following] == wanted) & (following > low)
     n = np.ones(low.shape[0], np.intp)
     n[more] = np.searchsorted(hashes, wanted[more], "right") - low[more]
-    return np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n) + np.repeat(low, n)
+    return ranges(low, n)
 
 
 def hash_lanes(rows: pa.Table) -> IntArray:

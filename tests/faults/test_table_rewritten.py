@@ -15,7 +15,7 @@ from spark_timely.conf import SOURCE_OPTIONS, parse_options
 from spark_timely.datasource.planner import ReplayPlanner
 from spark_timely.log import Log
 from spark_timely.log.compaction import _merge_progress
-from spark_timely.log.files.parquet import read_file
+from spark_timely.log.files.parquet_reader import read_file
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.machine.state import OPEN_STREAM
 from spark_timely.log.store import checkpoints as delta_upkeep

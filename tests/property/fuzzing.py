@@ -24,10 +24,10 @@ from spark_timely.errors import CaptureFormatError, ProtocolError
 from spark_timely.interop.cdcv2.reader import CdcReader, message_lines, read_message
 from spark_timely.interop.chunk import VERSIONS, CaptureChunk, TimelyVersion
 from spark_timely.interop.jsonl import chunk_lines, json_chunk
-from spark_timely.interop.layout import time_layout
 from spark_timely.interop.reader import CaptureReader
 from spark_timely.interop.schema import parse_type
 from spark_timely.interop.stamps import StampRules, are_updates, place_records
+from spark_timely.interop.time_layout import time_layout
 from spark_timely.interop.writer import CaptureEncoder, build_chunk
 from tests.oracles import stamp_model
 from tests.oracles.golden import (

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from spark_timely.interop.chunk import VERSIONS, TimelyVersion
 from spark_timely.interop.jsonl import chunk_lines, json_chunk
-from spark_timely.interop.layout import TimeLayout
 from spark_timely.interop.reader import CaptureReader
 from spark_timely.interop.records import records_to_rows
 from spark_timely.interop.schema import UNIT, Choice, Option, Record, Scalar, Type, Vec, parse_type, type_text
+from spark_timely.interop.time_layout import TimeLayout
 from spark_timely.interop.writer import CaptureEncoder, build_chunk
 from tests.modules import ROOT
 from tests.oracles.golden import concat_chunks

@@ -27,7 +27,7 @@ from deltalake import DeltaTable
 
 from spark_timely.dataflow import remembered
 from spark_timely.dataflow.aggregates import avg_of, count, max_of, min_of, sum_of
-from spark_timely.dataflow.engine import arranged, shuffle, tasks
+from spark_timely.dataflow.engine import arranged, lookups, shuffle, task_runner
 from spark_timely.dataflow.engine.arranged import Indexing
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.exact_sum import BITS, digits_of
@@ -523,19 +523,19 @@ def test_histories_of_collections(name: str, seed: int, tmp_path: Path) -> None:
 
 def no_memory(patch: pytest.MonkeyPatch) -> None:
     """An operator that is given nothing of what was before."""
-    patch.setattr(tasks.Lookups, "__call__", lambda self, leaf, lo, keys, columns: empty_held(self, leaf, columns))
+    patch.setattr(lookups.Lookups, "__call__", lambda self, leaf, lo, keys, columns: empty_held(self, leaf, columns))
 
 
 def sees_its_own_range(patch: pytest.MonkeyPatch) -> None:
     """What is there at the times of a range counts as being there before it."""
-    found = tasks.Lookups.__call__
+    found = lookups.Lookups.__call__
 
     def later(self: Any, leaf: Any, lo: Any, keys: Any, columns: Any) -> Any:
         return found(
             self, leaf, self._task.upper if leaf is not None and self._task.upper.elements else lo, keys, columns
         )
 
-    patch.setattr(tasks.Lookups, "__call__", later)
+    patch.setattr(lookups.Lookups, "__call__", later)
 
 
 def every_task_all_keys(patch: pytest.MonkeyPatch) -> None:
@@ -602,13 +602,13 @@ def nan_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def tail_unread(patch: pytest.MonkeyPatch) -> None:
     """What is past the upper of an index is not read."""
-    found = tasks.Lookups.__init__
+    found = lookups.Lookups.__init__
 
     def short(self: Any, task: Any, *given: Any) -> None:
         before = {look: replace(each, tail=() if each.index else each.tail) for look, each in task.before.items()}
         found(self, replace(task, before=before), *given)
 
-    patch.setattr(tasks.Lookups, "__init__", short)
+    patch.setattr(lookups.Lookups, "__init__", short)
 
 
 def rows_in_any_bucket(patch: pytest.MonkeyPatch) -> None:
@@ -621,9 +621,9 @@ def rows_in_any_bucket(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(shuffle, "_blocks_of_rows", spread)
 
 
-def empty_held(lookups: Any, leaf: Any, columns: Any) -> Held:
-    at = lookups._output.own if leaf is None else leaf
-    return tasks.held_of(at, at.empty().select([*at.carried, *columns]), columns)
+def empty_held(given: Any, leaf: Any, columns: Any) -> Held:
+    at = given._output.own if leaf is None else leaf
+    return lookups.held_of(at, at.empty().select([*at.carried, *columns]), columns)
 
 
 def equal_hash_is_equal_key(patch: pytest.MonkeyPatch) -> None:
@@ -655,7 +655,7 @@ def few_hashes(patch: pytest.MonkeyPatch) -> None:
     def few(rows: pa.Table, by: Any) -> Any:
         return found(rows, by) % np.uint64(2) * np.uint64(1 << 62)
 
-    for module in (keys, tasks, shuffle, remembered):
+    for module in (keys, task_runner, shuffle, remembered):
         patch.setattr(module, "key_hashes", few)
 
 
@@ -1123,7 +1123,7 @@ def test_a_state_that_cannot_be_read_blames_no_operator(error: Exception, tmp_pa
                 raise error
             return reader_of(world.scope.storage)(leaf, *given)
 
-        return [tasks.run_task(task, outputs[task.output], read) for task in todo]
+        return [task_runner.run_task(task, outputs[task.output], read) for task in todo]
 
     with pytest.raises(type(error)):
         world.step(broken)
@@ -1168,7 +1168,7 @@ def test_a_job_finds_runs_that_were_replaced_meanwhile(tmp_path: Path, caplog: p
             assert leaf.path != str(world.out) or lo != leaf.domain.minimum_frontier
             return reader_of(world.scope.storage)(leaf, shares, lo, *given)
 
-        return [tasks.run_task(task, outputs[task.output], read) for task in todo]
+        return [task_runner.run_task(task, outputs[task.output], read) for task in todo]
 
     world.step(replaced)
     assert world.counts() == {("a", 5): 1, ("b", 4): 1}
@@ -1191,13 +1191,13 @@ def test_index_is_made_again_once_times_moved_to_its_upper(
     if not checked:
         monkeypatch.setattr(log_arranged, "may_read", lambda *_: True)
     seen: list[Held] = []
-    found = tasks.Lookups._held
+    found = lookups.Lookups._held
 
     def held(self: Any, *given: Any) -> Held:
         seen.append(found(self, *given))
         return seen[-1]
 
-    monkeypatch.setattr(tasks.Lookups, "_held", held)
+    monkeypatch.setattr(lookups.Lookups, "_held", held)
     world.more("a")
     world.step()
     assert (seen[0].rows.num_rows == 1) == checked

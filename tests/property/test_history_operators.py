@@ -32,8 +32,8 @@ from spark_timely.dataflow.history.base import HIDDEN, Changes, Held, HistoryOpe
 from spark_timely.dataflow.history.best import DELETED, Best
 from spark_timely.dataflow.history.exact import sums_as_bytes
 from spark_timely.dataflow.history.first import First
-from spark_timely.dataflow.history.keys import nth_so_far
 from spark_timely.dataflow.history.reduce import Reduce
+from spark_timely.dataflow.history.runs import nth_so_far
 from spark_timely.dataflow.history.totals import Totals
 from spark_timely.errors import MultiplicityOverflowError, OperatorError
 from spark_timely.testing import rows_of, stream_of

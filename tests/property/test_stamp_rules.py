@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from spark_timely.errors import CaptureFormatError, ProtocolError
 from spark_timely.interop.chunk import judge_chunk
-from spark_timely.interop.layout import TimeLayout
 from spark_timely.interop.reader import CaptureReader
 from spark_timely.interop.schema import parse_type
 from spark_timely.interop.stamps import StampRules, place_records
+from spark_timely.interop.time_layout import TimeLayout
 from spark_timely.interop.writer import capture_bytes
 from spark_timely.protocol.rules import StreamCounts
 from tests.oracles import stamp_model

@@ -22,8 +22,6 @@ LARGE_FILES = {
     "spark_timely/compute/instance.py": 680,
     "spark_timely/compute/sql.py": 660,
     "spark_timely/continual/engine.py": 639,
-    "spark_timely/interop/layout.py": 703,
-    "spark_timely/log/files/parquet.py": 601,
     "spark_timely/log/log.py": 649,
     "spark_timely/log/machine/judge.py": 863,
     "spark_timely/log/store/cloud.py": 627,

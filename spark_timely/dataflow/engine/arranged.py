@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from spark_timely.dataflow.engine.cutting import Files, shares_between
-from spark_timely.dataflow.engine.tasks import Before, IndexWork, OutputPlan, Share, Task, TaskResult
+from spark_timely.dataflow.engine.tasks import IndexWork, LookupFiles, OutputPlan, Share, Task, TaskResult
 from spark_timely.dataflow.remembered import Look
 from spark_timely.log.arranged import Arranged, folder_of, former_folder_of
+from spark_timely.log.machine.lost_commits import newest_commits
 from spark_timely.log.machine.since import needed_from
-from spark_timely.log.machine.state import newest_commits
 from spark_timely.threads import pool, python_ends
 from spark_timely.time.antichain import Antichain
 from spark_timely.trace.arrangement import Arrangement, columns_text
@@ -125,7 +125,7 @@ class Arrangements:
         hi: Antichain,
         run_tasks: RunTasks | None,
         needed: Antichain | None = None,
-    ) -> Before:
+    ) -> LookupFiles:
         """Return where what a log holds before a range is; have its index extended where that is due.
 
         Parameters
@@ -162,10 +162,10 @@ class Arrangements:
         # Tasks may begin anywhere in the range.
         whole, size = shares_between(files, least, hi)
         if spine is None:
-            return Before(leaf, whole, size_bytes=size)
+            return LookupFiles(leaf, whole, size_bytes=size)
         folder = _folder(log, look)
         index = Arrangement.of_spine(folder, spine, leaf.schema, events=not leaf.updates)
-        return Before(leaf, whole, index, tail, tail_bytes if index.may_tell(lo) else size)
+        return LookupFiles(leaf, whole, index, tail, tail_bytes if index.may_tell(lo) else size)
 
     def is_much(self, size_bytes: int) -> bool:
         """Return whether so much was written that an index of it is begun at once."""

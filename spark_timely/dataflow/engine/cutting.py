@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from spark_timely.dataflow.delays import BoundDelay, Shift
 from spark_timely.dataflow.engine.shuffle import goes_by_key, shuffled_aggregate
-from spark_timely.dataflow.engine.tasks import Before, Share, Task
+from spark_timely.dataflow.engine.tasks import LookupFiles, Share, Task
 from spark_timely.dataflow.operators.times import DelayBy
 from spark_timely.dataflow.remembered import Look
 from spark_timely.dataflow.views import Replay, View
@@ -206,7 +206,7 @@ def cut_range(
     workers: int | None,
     shuffle_bytes: int = SHUFFLE_BYTES,
     by_key: bool = False,
-    before: Mapping[Look, Before] | None = None,
+    before: Mapping[Look, LookupFiles] | None = None,
 ) -> tuple[Antichain, int, list[Task]]:
     """Choose how far a step goes, and cut it into tasks.
 
@@ -227,7 +227,7 @@ def cut_range(
     by_key : bool
         Whether tasks are of ranges of keys, as those of an operator over all history are: a small range is read by all,
         a large one goes through a shuffle.
-    before : mapping of Look to Before, optional
+    before : mapping of Look to LookupFiles, optional
         Where what logs hold before the range is.
 
     Returns

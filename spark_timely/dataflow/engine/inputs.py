@@ -36,8 +36,8 @@ from spark_timely.dataflow.remembered import dimensions_of, remembers
 from spark_timely.dataflow.views import Replay, leaves_of
 from spark_timely.errors import SinceViolationError, TimelyError
 from spark_timely.log.acceptance import describe_others
+from spark_timely.log.machine.lost_commits import ACCEPTED, newest_commits, other_commits
 from spark_timely.log.machine.since import may_read, needed_from
-from spark_timely.log.machine.state import ACCEPTED, newest_commits, other_commits
 from spark_timely.log.store.clones import of_clone
 from spark_timely.log.store.urls import same_place
 from spark_timely.protocol.note import InputNote
@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 
     from spark_timely.dataflow.logs import Sink
     from spark_timely.log import Log
-    from spark_timely.log.machine.state import Commits, StreamState
+    from spark_timely.log.machine.lost_commits import Commits
+    from spark_timely.log.machine.state import StreamState
     from spark_timely.protocol.note import OutputNote
     from spark_timely.time.arrays import IntArray
 

@@ -44,7 +44,7 @@ from spark_timely.errors import (
     UpperMismatchError,
 )
 from spark_timely.log.machine.decide import check_owner, check_plan
-from spark_timely.log.machine.state import is_accepted
+from spark_timely.log.machine.lost_commits import is_accepted
 from spark_timely.log.writer import StreamWriter
 from spark_timely.protocol.note import InputNote, Note, OutputFailure, OutputNote
 from spark_timely.time.antichain import Antichain

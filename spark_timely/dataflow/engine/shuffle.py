@@ -14,9 +14,9 @@ Invariants
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,18 +24,9 @@ import pyarrow as pa
 
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.dataflow.aggregates import merge_parts, part_of_rows
-from spark_timely.dataflow.engine.tasks import (
-    Counts,
-    Lookups,
-    OutputPlan,
-    ReadRange,
-    Task,
-    TaskResult,
-    of_shares,
-    plain_error,
-    run_twice,
-    write_result,
-)
+from spark_timely.dataflow.engine.lookups import Lookups
+from spark_timely.dataflow.engine.task_runner import Counts, of_shares, plain_error, run_twice, write_result
+from spark_timely.dataflow.engine.tasks import OutputPlan, ReadRange, Task, TaskResult
 from spark_timely.dataflow.history.keys import key_text
 from spark_timely.dataflow.operators.grouped import Aggregate
 from spark_timely.dataflow.remembered import Remembered, remembers
@@ -59,19 +50,39 @@ def shuffled_aggregate(view: View) -> View | None:
     return view if all(source.rowwise for source in view.inputs) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """The data that a task sends to a bucket.
 
     Attributes
     ----------
     bucket : int
     content : bytes
-        Pickled: a table of parts in Arrow's format, counts of operators, or the error of a function of the user.
+        Pickled: some `_Rows` of the bucket; of bucket 0 also what the task `_Counted`, or why it `_Failed`.
     """
 
     bucket: int
     content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows, or groups of an aggregate, as a stream in Arrow's format."""
+
+    stream: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Rows and bytes that each operator gave in the task."""
+
+    by_operator: Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """The error of a function of the user."""
+
+    error: OperatorError
 
 
 def goes_by_key(view: View) -> bool:
@@ -105,26 +116,26 @@ def shuffle_write(task: Task, output: OutputPlan, read: ReadRange, n_buckets: in
             rows = run(source, of_shares(task, read), task.lower, task.upper, names, watch=counts.watch)
             blocks = _blocks_of_rows(rows, kept.history.by, n_buckets)
         else:
-            aggregate, (view, lo, hi, wanted) = _place(task, output)
+            aggregate, (view, lo, hi, wanted) = _aggregate_step(task, output)
             (names,) = aggregate.needs(view, wanted)
             rows = run(view.inputs[0], of_shares(task, read), lo, hi, names, watch=counts.watch)
             keys, chosen, _ = aggregate.plan(view, wanted)
             blocks = blocks_of(part_of_rows(rows, keys, chosen), len(keys), n_buckets)
     except OperatorError as error:
-        yield Block(0, pickle.dumps(plain_error(error)))
+        yield Block(0, pickle.dumps(_Failed(plain_error(error))))
         return
-    yield Block(0, pickle.dumps(counts.by_operator))
-    for bucket, content in blocks:
-        yield Block(bucket, content)
+    yield Block(0, pickle.dumps(_Counted(counts.by_operator)))
+    yield from blocks
 
 
-def _blocks_of_rows(rows: pa.Table, by: Sequence[str], n_buckets: int) -> Iterator[tuple[int, bytes]]:
+def _blocks_of_rows(rows: pa.Table, by: Sequence[str], n_buckets: int) -> Iterator[Block]:
     """Give rows in buckets of ranges of keys."""
     firsts = np.array([each.first for each in EVERY_KEY.cut(n_buckets)], np.uint64)
     return _packed(rows, np.searchsorted(firsts, key_hashes(rows, by), "right") - 1, n_buckets)
 
 
-def _packed(rows: pa.Table, buckets: npt.NDArray[np.integer], n_buckets: int) -> Iterator[tuple[int, bytes]]:
+def _packed(rows: pa.Table, buckets: npt.NDArray[np.integer], n_buckets: int) -> Iterator[Block]:
+    """Give rows by the bucket of each, in blocks of about `_BLOCK_BYTES`."""
     order = np.argsort(buckets, kind="stable")
     starts = np.searchsorted(buckets[order], np.arange(n_buckets + 1, dtype=buckets.dtype))
     most = max(1, rows.num_rows * _BLOCK_BYTES // max(rows.nbytes, 1))
@@ -134,22 +145,34 @@ def _packed(rows: pa.Table, buckets: npt.NDArray[np.integer], n_buckets: int) ->
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, rows.schema) as stream:
                 stream.write_table(rows.take(pa.array(places)))
-            yield bucket, pickle.dumps(sink.getvalue().to_pybytes())
+            yield Block(bucket, pickle.dumps(_Rows(sink.getvalue().to_pybytes())))
 
 
-def blocks_of(parts: pa.Table, n_keys: int, n_buckets: int) -> Iterator[tuple[int, bytes]]:
+def blocks_of(parts: pa.Table, n_keys: int, n_buckets: int) -> Iterator[Block]:
     """Give the groups of a table of parts in buckets of keys: each bucket, and its table packed."""
     hashed = parts.select([f"k{i}" for i in range(n_keys)])
     buckets = RowHasher(hashed.schema).hash(hashed)[:, 0] % np.uint64(n_buckets)
     return _packed(parts, buckets, n_buckets)
 
 
-def tables_of(contents: Sequence[bytes]) -> list[pa.Table]:
-    """Return the tables of packed parts."""
+def tables_of(contents: Sequence[bytes], counts: Counts | None = None) -> list[pa.Table]:
+    """Return the rows of blocks, and add up what their tasks counted.
+
+    Raises
+    ------
+    OperatorError
+        If a task failed.
+    """
     tables = []
     for content in contents:
-        with pa.ipc.open_stream(pickle.loads(content)) as stream:
-            tables.append(stream.read_all())
+        match pickle.loads(content):
+            case _Rows(stream):
+                with pa.ipc.open_stream(stream) as opened:
+                    tables.append(opened.read_all())
+            case _Counted(by_operator) if counts is not None:
+                counts.add(by_operator)
+            case _Failed(error):
+                raise error
     return tables
 
 
@@ -171,19 +194,14 @@ def shuffle_read(
         Which of how many.
     """
     counts = Counts()
-    tables: list[pa.Table] = []
-    for content in contents:
-        found = pickle.loads(content)
-        if isinstance(found, OperatorError):
-            return TaskResult(error=found)
-        if isinstance(found, bytes):
-            tables += tables_of([content])
-        else:
-            counts.add(found)
+    try:
+        tables = tables_of(contents, counts)
+    except OperatorError as error:
+        return TaskResult(error=plain_error(error))
     kept = remembers(output.view)
     if kept is not None:
         return _final_rows(task, output, kept, tables, counts, read, EVERY_KEY.cut(n_buckets)[bucket])
-    aggregate, (view, lo, hi, wanted) = _place(task, output)
+    aggregate, (view, lo, hi, wanted) = _aggregate_step(task, output)
     keys, chosen, schema = aggregate.plan(view, wanted)
 
     def rows() -> pa.Table:
@@ -195,7 +213,7 @@ def shuffle_read(
                 raise view.failure(str(error), lo, hi, hint="sum a float column, or smaller groups") from error
         groups = groups.select(view.with_carried(wanted))
         return output.view.run(
-            of_shares(task, _nothing), task.lower, task.upper, watch=counts.watch, given=(view, groups)
+            of_shares(task, _read_nothing), task.lower, task.upper, watch=counts.watch, given=(view, groups)
         )
 
     return write_result(task, output, rows, counts)
@@ -216,7 +234,12 @@ def _final_rows(
 
     def made() -> pa.Table:
         return view.run(
-            of_shares(task, _nothing), task.lower, task.upper, watch=counts.watch, given=(source, rows), before=before
+            of_shares(task, _read_nothing),
+            task.lower,
+            task.upper,
+            watch=counts.watch,
+            given=(source, rows),
+            before=before,
         )
 
     return write_result(task, output, made, counts, before)
@@ -240,12 +263,14 @@ def _too_large(view: View, by: Names, rows: pa.Table, task: Task) -> OperatorErr
     )
 
 
-def _nothing(*_: object) -> pa.Table:
+def _read_nothing(*_: object) -> pa.Table:
+    """Fail: what is above an operator that was computed by key reads no log."""
     msg = "nothing is read above an aggregate that was computed by key"
     raise AssertionError(msg)
 
 
-def _place(task: Task, output: OutputPlan) -> tuple[Aggregate, Step]:
+def _aggregate_step(task: Task, output: OutputPlan) -> tuple[Aggregate, Step]:
+    """Return the aggregate of a view that is computed by key, and its step: the view, its range, its columns."""
     view = output.view
     found = shuffled_aggregate(view)
     assert found is not None

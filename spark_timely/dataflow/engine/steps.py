@@ -48,7 +48,7 @@ from spark_timely.dataflow.engine.inputs import (
     other_log,
 )
 from spark_timely.dataflow.engine.outputs import Outputs, OutputWork, passes
-from spark_timely.dataflow.engine.tasks import Before, OutputPlan, Task, TaskResult
+from spark_timely.dataflow.engine.tasks import LookupFiles, OutputPlan, Task, TaskResult
 from spark_timely.dataflow.engine.tracking import Tracking, stuck_outputs
 from spark_timely.dataflow.logs import Sink, note_of, open_logs, refreshed
 from spark_timely.dataflow.remembered import Look, looks_of
@@ -549,7 +549,7 @@ class Engine(OutputWork):
                 needed = self._needed(look, state.frontier)
                 self._arranged.before(look, leaf, state.frontier, state.frontier, self.run_tasks, needed)
 
-    def _before(self, sink: Sink, lo: Antichain, hi: Antichain) -> dict[Look, Before]:
+    def _before(self, sink: Sink, lo: Antichain, hi: Antichain) -> dict[Look, LookupFiles]:
         """Return where what an output looks up before a range is."""
         found = {}
         for look, leaf in self._looks[sink].items():

@@ -18,13 +18,47 @@ import pyarrow.compute as pc
 
 from spark_timely.dataflow.history.base import HIDDEN, Changes, Held, HistoryOperator, Names
 from spark_timely.dataflow.history.contents import Boundaries, consolidated
-from spark_timely.dataflow.history.keys import key_codes, nth_so_far, ranks_of, run_starts_of
-from spark_timely.time.arrays import IntArray
+from spark_timely.dataflow.history.keys import key_codes, ranks_of
+from spark_timely.dataflow.history.runs import nth_so_far, places_by_number, run_starts_of, sums_so_far, wide
+from spark_timely.time.arrays import BoolArray, IntArray
 
-__all__ = ["DELETED", "Best"]
+__all__ = ["DELETED", "Arrivals", "Best"]
 
 DELETED = f"{HIDDEN}deleted"
 """Whether a row says that its key is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """The rows that a state has and those that come in a range of times, in one table.
+
+    Attributes
+    ----------
+    rows : pyarrow.Table
+        n rows, those of the state first.
+    codes : ndarray of int64, shape (n,)
+        Numbers of keys, from 0 on.
+    places : ndarray of int64, shape (n,)
+        In the operator's order: the best of a key has the greatest; equal rows have one.
+    times : ndarray of int64, shape (n,)
+        0 of those of the state, which come before all others.
+    is_new : ndarray of bool, shape (n,)
+        Which come in the range.
+    """
+
+    rows: pa.Table
+    codes: IntArray
+    places: IntArray
+    times: IntArray
+    is_new: BoolArray
+
+    def by_time(self) -> IntArray:
+        """Return the numbers of the rows, ordered by key, and those of a key as they come."""
+        return np.lexsort((self.times, self.is_new, self.codes))
+
+    def rows_at(self, places: IntArray) -> pa.Table:
+        """Return rows by their places."""
+        return self.rows.take(pa.array(places_by_number(self.places)[places]))
 
 
 @dataclass(frozen=True)
@@ -78,34 +112,33 @@ class Best(HistoryOperator):
         named = [(name, not greatest) for name, greatest in order if name not in self.by]
         return ranks_of(rows, named, codes=codes, key=self.by)
 
+    def _arrivals(self, before: pa.Table, changes: Changes) -> Arrivals:
+        """Return the rows of a state, and those that come after them."""
+        rows = pa.concat_tables([before.select(changes.rows.schema.names), changes.rows], promote_options="permissive")
+        (codes,) = key_codes([rows.select(self.by)], self.by)
+        times = np.concatenate([np.zeros(before.num_rows, np.int64), changes.times])
+        is_new = np.arange(rows.num_rows) >= before.num_rows
+        return Arrivals(rows, codes, self._places(rows, codes), times, is_new)
+
     def advance(self, changes: Changes, held: Held, contents: Held | None, *, of_updates: bool) -> Changes:
         """Return how the best rows change."""
         if of_updates:
             assert contents is not None
             return self._recomputed(changes, held, contents)
-        rows = pa.concat_tables(
-            [held.rows.select(changes.rows.schema.names), changes.rows], promote_options="permissive"
-        )
-        (codes,) = key_codes([rows.select(self.by)], self.by)
+        every = self._arrivals(held.rows, changes)
         counts = np.concatenate([held.counts, np.ones(changes.times.shape[0], np.int64)])
-        times = np.concatenate([np.zeros(held.counts.shape[0], np.int64), changes.times])
-        later = np.concatenate([np.zeros(held.counts.shape[0], np.int64), np.ones(changes.times.shape[0], np.int64)])
-        places = self._places(rows, codes)
-        example: IntArray = np.zeros(int(places.max(initial=-1)) + 1, np.int64)
-        example[places] = np.arange(rows.num_rows)
         # Of more equal rows than are the best, n say it all.
-        each = np.repeat(np.arange(rows.num_rows), np.minimum(counts, self.n))
-        order = each[np.lexsort((places[each], times[each], later[each], codes[each]))]
-        arrivals = places[order]
+        each = np.repeat(np.arange(every.rows.num_rows), np.minimum(counts, self.n))
+        order = each[np.lexsort((every.places[each], every.times[each], every.is_new[each], every.codes[each]))]
+        arrived, times = every.places[order], every.times[order]
         # What was the n-th best until a better one came is not among the best any more. Of one that comes and is
         # displaced at one time nothing is left.
-        worst = nth_so_far(arrivals, run_starts_of(codes[order]), self.n)
-        comes = (later[order] == 1) & (arrivals > worst)
+        worst = nth_so_far(arrived, run_starts_of(every.codes[order]), self.n)
+        comes = every.is_new[order] & (arrived > worst)
         goes = comes & (worst >= 0)
-        at, numbers = times[order], np.concatenate([arrivals[comes], worst[goes]])
-        diffs = np.concatenate([np.ones(int(comes.sum()), np.int64), np.full(int(goes.sum()), -1, np.int64)])
-        taken = rows.take(pa.array(example[numbers]))
-        return consolidated(np.concatenate([at[comes], at[goes]]), numbers, diffs, taken)
+        places = np.concatenate([arrived[comes], worst[goes]])
+        diffs = np.repeat(np.array([1, -1]), [np.count_nonzero(comes), np.count_nonzero(goes)])
+        return consolidated(np.concatenate([times[comes], times[goes]]), places, diffs, every.rows_at(places))
 
     def _recomputed(self, changes: Changes, held: Held, contents: Held) -> Changes:
         """Return how the best rows change of what is there at each time, where rows may be taken away."""
@@ -114,13 +147,10 @@ class Best(HistoryOperator):
         given: list[tuple[IntArray, pa.Table, IntArray]] = []
         for at, rows, counts in boundaries.steps([places], self.n):  # as many as the key with the most times has
             order = np.lexsort((-places[rows], at))
-            starts = run_starts_of(at[order])
             # Of more equal rows than are wanted, those say it all; their sum may still be beyond 64 bits.
-            most = np.minimum(counts[order], self.n)
-            wide = most.astype(object) if self.n * order.shape[0] >= 1 << 62 else most
-            before = np.cumsum(wide) - wide
-            base = np.repeat(before[starts], np.diff(starts, append=order.shape[0]))
-            taken = np.clip(self.n - (before - base), 0, most).astype(np.int64)
+            (most,) = wide(np.minimum(counts[order], self.n))
+            better = sums_so_far(most, run_starts_of(at[order])) - most
+            taken = np.clip(self.n - better, 0, most).astype(np.int64)
             chosen = taken > 0
             given.append((at[order][chosen], boundaries.rows.take(pa.array(rows[order][chosen])), taken[chosen]))
         return boundaries.changes_of(given, held)

@@ -15,20 +15,30 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.dataflow.history.base import Changes, Held, Names
-from spark_timely.dataflow.history.keys import key_codes, key_text, ranks_of, run_starts_of, wide
+from spark_timely.dataflow.history.keys import key_codes, key_text, ranks_of
+from spark_timely.dataflow.history.runs import run_starts_of, spread, sums_so_far, wide
 from spark_timely.errors import OperatorError
-from spark_timely.time.arrays import IntArray
+from spark_timely.time.arrays import IntArray, ranges
 from spark_timely.trace.updates import Updates
 
-__all__ = ["BEYOND", "NEGATIVE", "Boundaries", "consolidated"]
-
-NEGATIVE = "correct the input: more is taken away there than was added"
-BEYOND = "correct the input: a row can be there 2^63 - 1 times at most"
+__all__ = ["Boundaries", "consolidated", "wrong_counts", "wrong_number"]
 
 _MOST = (1 << 63) - 1
 
 # Times of a key that are gone through with one choice of rows, at least.
 _TURNS = 64
+
+
+def wrong_counts(counts: IntArray) -> IntArray:
+    """Return where numbers of rows are less than 0, or beyond 64 bits."""
+    return np.flatnonzero(np.asarray((counts < 0) | (counts > _MOST), np.bool_))
+
+
+def wrong_number(keys: pa.Table, row: int, count: int, when: str = "") -> OperatorError:
+    """Return the error of a row that would be there as often as no row can be."""
+    hint = "more is taken away there than was added" if count < 0 else "a row can be there 2^63 - 1 times at most"
+    msg = f"a row of {key_text(keys, row)} that is there {count} times{when}"
+    return OperatorError(msg, hint=f"correct the input: {hint}")
 
 
 def consolidated(times: IntArray, numbers: IntArray, diffs: IntArray, rows: pa.Table) -> Changes:
@@ -102,24 +112,23 @@ class Boundaries:
         numbers = ranks_of(rows, (), codes=all_codes, key=key)
         order = np.argsort(numbers)
         starts = run_starts_of(numbers[order])
+        # Equal rows are one: the number of it for each row that was given.
         place: IntArray = np.empty(rows.num_rows, np.int64)
-        place[order] = np.repeat(np.arange(starts.shape[0]), np.diff(starts, append=rows.num_rows))
+        place[order] = spread(np.arange(starts.shape[0]), starts, rows.num_rows)
         n = changes.times.shape[0]
         counts, diffs = wide(contents.counts[mine], changes.diffs)
         base: IntArray = np.zeros(starts.shape[0], counts.dtype)
         np.add.at(base, place[n:], counts)
-        beyond = np.flatnonzero(np.asarray(base > _MOST, np.bool_))
-        if beyond.shape[0]:
-            row = int(order[starts[beyond[0]]])
-            msg = f"a row of {key_text(rows.select(key), row)} that is there {base[beyond[0]]} times"
-            raise OperatorError(msg, hint=BEYOND)
+        wrong = wrong_counts(base)
+        if wrong.shape[0]:
+            raise wrong_number(rows.select(key), int(order[starts[wrong[0]]]), base[wrong[0]])
         sequence = np.lexsort((changes.times, codes))
         begins = run_starts_of(codes[sequence], changes.times[sequence])
         keys, times = codes[sequence][begins], changes.times[sequence][begins]
         first_of_key = run_starts_of(keys)
-        turns = np.arange(keys.shape[0]) - np.repeat(first_of_key, np.diff(first_of_key, append=keys.shape[0]))
+        turns = np.arange(keys.shape[0]) - spread(first_of_key, first_of_key, keys.shape[0])
         of_update: IntArray = np.empty(n, np.int64)
-        of_update[sequence] = np.repeat(np.arange(begins.shape[0]), np.diff(begins, append=n))
+        of_update[sequence] = spread(np.arange(begins.shape[0]), begins, n)
         by_turn = np.argsort(turns[of_update], kind="stable")
         first = order[starts]
         return cls(
@@ -169,17 +178,15 @@ class Boundaries:
             for turn in range(first, last):
                 mine = slice(cuts[turn], cuts[turn + 1])
                 np.add.at(counts, self.changed[mine], self.by[mine])
-                found = counts[self.changed[mine]]
-                wrong = np.asarray((found < 0) | (found > _MOST), np.bool_)
-                if wrong.any():
-                    update = int(np.flatnonzero(wrong)[0]) + int(cuts[turn])
-                    self._refuse(int(self.changed[update]), int(counts[self.changed[update]]), int(self.at[update]))
+                wrong = wrong_counts(counts[self.changed[mine]])
+                if wrong.shape[0]:
+                    row, boundary = int(self.changed[mine][wrong[0]]), self.at[mine][wrong[0]]
+                    when = f" at time={int(self.times[boundary])}"
+                    raise wrong_number(self.rows.select(self.key), row, counts[row], when)
                 active = by_turn[ends[turn] : ends[turn + 1]]
-                low, high = of_code[self.keys[active]], of_code[self.keys[active] + 1]
-                n_rows = high - low
-                places = np.arange(int(n_rows.sum())) - np.repeat(np.cumsum(n_rows) - n_rows, n_rows)
-                rows = kept[places + np.repeat(low, n_rows)]
-                boundaries = np.repeat(active, n_rows)
+                first_row = of_code[self.keys[active]]
+                n_rows = of_code[self.keys[active] + 1] - first_row
+                rows, boundaries = kept[ranges(first_row, n_rows)], np.repeat(active, n_rows)
                 there = np.asarray(counts[rows] > 0, np.bool_)
                 yield boundaries[there], rows[there], counts[rows[there]].astype(np.int64)
 
@@ -199,15 +206,9 @@ class Boundaries:
                 mine[self.codes[sequence]] & ~changes[sequence] & np.asarray(counts[sequence] > 0, np.bool_)
             ]
             starts = run_starts_of(self.codes[order])
-            before = np.cumsum(counts[order]) - counts[order]
-            better = before - np.repeat(before[starts], np.diff(starts, append=order.shape[0]))
+            better = sums_so_far(counts[order], starts) - counts[order]
             remains[order[np.asarray(better < n, np.bool_)]] = True
         return np.flatnonzero(remains)
-
-    def _refuse(self, row: int, count: int, boundary: int) -> None:
-        key = key_text(self.rows.select(self.key), row)
-        msg = f"a row of {key} that is there {count} times at time={int(self.times[boundary])}"
-        raise OperatorError(msg, hint=NEGATIVE if count < 0 else BEYOND)
 
     def until(self, boundaries: IntArray) -> tuple[IntArray, IntArray]:
         """Return the next time of the key of each boundary, and whether there is one."""

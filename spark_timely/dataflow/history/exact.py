@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.dataflow.exact_sum import BITS, Floats, Ints, carried
-from spark_timely.time.arrays import IntArray
+from spark_timely.time.arrays import IntArray, ranges
 
 __all__ = [
     "Numbers",
@@ -258,7 +258,7 @@ def sums_as_bytes(sums: Sequence[Ints], place: int, n: int) -> pa.Array:
     words = np.zeros(int(offsets[-1]), "<u4")
     words[offsets[:-1][some]] = ((place + 1 - last - _LEAST_PLACE) << 1 | negative)[some]
     rows = np.repeat(np.arange(n), lengths)
-    behind = np.arange(rows.shape[0]) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    behind = ranges(np.zeros_like(lengths), lengths)
     words[offsets[rows] + 1 + behind] = digits[rows, last[rows] - behind]
     found = pa.Array.from_buffers(pa.large_binary(), n, [None, pa.py_buffer(offsets * 4), pa.py_buffer(words)])
     return found.cast(pa.binary())
@@ -304,7 +304,7 @@ def digits_of_bytes(column: pa.ChunkedArray, rows: IntArray) -> tuple[list[Ints]
     place, least = int((lowest + n_digits).max()) - 1, int(lowest.min())
     digits: Ints = np.zeros((place - least + 1, rows.shape[0]), np.int64)
     of = np.repeat(np.arange(some.shape[0]), n_digits)
-    behind = np.arange(of.shape[0]) - np.repeat(np.cumsum(n_digits) - n_digits, n_digits)
+    behind = ranges(np.zeros_like(n_digits), n_digits)
     found = words[starts[some][of] + 1 + behind] * np.where(headers & 1, -1, 1)[of]
     digits[place - (lowest[of] + behind), some[of]] = found
     return list(digits), place

@@ -1,4 +1,8 @@
-"""The first row of each key: deduplication of rows that come again."""
+"""The first row of each key: deduplication of rows that come again.
+
+`drop_duplicates`, and `distinct` over events, use it. A key may come again after a while: with ``within`` a row passes
+if none of its key passed shortly before.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.dataflow.history.base import Changes, Held, HistoryOperator, Names
-from spark_timely.dataflow.history.keys import key_codes, ranks_of, run_starts_of
+from spark_timely.dataflow.history.keys import key_codes, ranks_of
+from spark_timely.dataflow.history.runs import run_starts_of, spread
 from spark_timely.errors import TimelyInternalError
 from spark_timely.time.arrays import IntArray
 
@@ -122,9 +127,8 @@ def _chained(codes: IntArray, times: IntArray, firsts: IntArray, within: int) ->
     width = known.shape[0] + 1
     places = codes * width + np.searchsorted(known, since)
     following = np.searchsorted(places, codes * width + wanted)
-    ends = np.append(firsts[1:], n)
-    of_key = np.repeat(ends, np.diff(firsts, append=n))
-    jump = np.append(np.where(following < of_key, following, n), n)
+    end_of_key = spread(np.append(firsts[1:], n), firsts, n)
+    jump = np.append(np.where(following < end_of_key, following, n), n)
     reached: npt.NDArray[np.bool_] = np.zeros(n + 1, np.bool_)
     reached[firsts] = True
     while (jump < n).any():  # twice as far each time

@@ -1,6 +1,7 @@
-"""Keys as numbers, sorted rows and running sums per key: what the operators over all history share.
+"""Numbers for keys and for the order of rows, with which numpy sorts and compares them.
 
-Keys are known by their values, never by a hash alone.
+Operators over all history compute with two numbers of a row: `key_codes` gives the rows of a key the same one, and
+`ranks_of` gives each row its place in an order by columns. Both go by values, never by a hash alone.
 """
 
 from __future__ import annotations
@@ -13,20 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.canonical.row_hash import RowHasher
+from spark_timely.dataflow.history.runs import run_starts_of, spread
 
 if TYPE_CHECKING:
     from spark_timely.time.arrays import IntArray
 
-__all__ = [
-    "best_so_far",
-    "key_codes",
-    "key_text",
-    "nth_so_far",
-    "ranks_of",
-    "run_starts_of",
-    "sums_so_far",
-    "wide",
-]
+__all__ = ["key_codes", "key_text", "ranks_of"]
 
 
 def key_codes(tables: Sequence[pa.Table], columns: Sequence[str]) -> list[IntArray]:
@@ -132,12 +125,12 @@ def _refined(places: IntArray, ranks: IntArray) -> IntArray:
         return np.asarray((np.cumsum(counts) - counts)[ranks])
     together = places * (int(ranks.max()) + 1) + ranks
     order = np.argsort(together)
-    before = places[order]
+    before, n = places[order], order.shape[0]
     runs, starts = run_starts_of(before), run_starts_of(together[order])
-    n = order.shape[0]
-    behind = np.arange(n) - np.repeat(runs, np.diff(runs, append=n))
+    # How many rows of the same place are before each run of equal ranks.
+    behind = starts - spread(runs, runs, n)[starts]
     found: IntArray = np.empty(n, np.int64)
-    found[order] = before + behind[np.repeat(starts, np.diff(starts, append=n))]
+    found[order] = before + spread(behind, starts, n)
     return found
 
 
@@ -181,137 +174,10 @@ def _ranked_integers(column: pa.ChunkedArray) -> IntArray:
         order = np.argsort(values)
         starts = run_starts_of(values[order])
         ranked = np.empty(values.shape[0], np.int64)
-        ranked[order] = np.repeat(np.arange(1, starts.shape[0] + 1), np.diff(starts, append=values.shape[0]))
+        ranked[order] = spread(np.arange(1, starts.shape[0] + 1), starts, values.shape[0])
     if column.null_count:
         ranked[~np.asarray(column.is_valid().to_numpy())] = 0
     return ranked
-
-
-def run_starts_of(*sorted_keys: IntArray) -> IntArray:
-    """Return where runs of equal keys begin.
-
-    Examples
-    --------
-    >>> run_starts_of(np.array([1, 1, 2]), np.array([5, 6, 6])).tolist()
-    [0, 1, 2]
-    """
-    n = sorted_keys[0].shape[0]
-    if not n:
-        return np.zeros(0, np.int64)
-    begins = np.ones(n, np.bool_)
-    begins[1:] = False
-    for key in sorted_keys:
-        begins[1:] |= key[1:] != key[:-1]
-    return np.flatnonzero(begins)
-
-
-def sums_so_far(values: IntArray, starts: IntArray, base: IntArray) -> IntArray:
-    """Return sums along runs, each from its base on.
-
-    Parameters
-    ----------
-    values : ndarray, shape (n,)
-        Of integers, or of Python's where they may not fit.
-    starts : ndarray of int64, shape (m,)
-        Where runs begin.
-    base : ndarray, shape (m,)
-
-    Examples
-    --------
-    >>> sums_so_far(np.array([1, 2, 3]), np.array([0, 2]), np.array([10, 20])).tolist()
-    [11, 13, 23]
-    """
-    if not values.shape[0]:
-        return values
-    total = np.cumsum(values)
-    before = total[starts] - values[starts]
-    return np.asarray(total + np.repeat(base - before, np.diff(starts, append=values.shape[0])))
-
-
-def best_so_far(places: IntArray, starts: IntArray) -> IntArray:
-    """Return the greatest so far along runs.
-
-    Parameters
-    ----------
-    places : ndarray of int64, shape (n,)
-        At least -1.
-    starts : ndarray of int64, shape (m,)
-        Where runs begin.
-
-    Examples
-    --------
-    >>> best_so_far(np.array([1, 0, 0, 3, 2]), np.array([0, 2])).tolist()
-    [1, 1, 0, 3, 3]
-    """
-    if not places.shape[0]:
-        return places
-    number = np.repeat(np.arange(starts.shape[0]), np.diff(starts, append=places.shape[0]))
-    width = int(places.max()) + 2
-    return np.asarray(np.maximum.accumulate(places + number * width) - number * width)
-
-
-def nth_so_far(places: IntArray, starts: IntArray, n: int) -> IntArray:
-    """Return the n-th greatest of what was before each along runs; -1 where fewer than n were.
-
-    Parameters
-    ----------
-    places : ndarray of int64, shape (rows,)
-        At least 0.
-    starts : ndarray of int64, shape (m,)
-        Where runs begin.
-    n : int
-        At least 1.
-
-    Notes
-    -----
-    Cost: O(rows) for n = 1; else O(r log r) of the r rows of runs that are longer than n, whatever n is: a wavelet
-    matrix (Claude, Navarro and Ordóñez 2015) tells how many values of a stretch have a bit, bit by bit.
-
-    Examples
-    --------
-    >>> nth_so_far(np.array([4, 9, 7, 8, 1]), np.array([0, 4]), 2).tolist()
-    [-1, -1, 4, 7, -1]
-    """
-    length = np.diff(starts, append=places.shape[0])
-    if n == 1:
-        found = np.concatenate([[-1], best_so_far(places, starts)[:-1]])[: places.shape[0]]
-        found[starts] = -1
-        return np.asarray(found)
-    found = np.full(places.shape[0], -1, np.int64)
-    long = np.repeat(length > n, length)
-    chosen = np.flatnonzero(long)
-    if not chosen.shape[0]:
-        return found
-    values, ranked = np.unique(places[chosen], return_inverse=True)
-    left: IntArray = np.repeat(np.cumsum(length[length > n]) - length[length > n], length[length > n])
-    right = np.arange(chosen.shape[0])
-    asked = np.flatnonzero(right - left >= n)
-    left, right = left[asked], right[asked]
-    wanted, answer = np.full(asked.shape[0], n), np.zeros(asked.shape[0], np.int64)
-    for bit in range(int(values.shape[0] - 1).bit_length() - 1, -1, -1):
-        has = (ranked >> bit) & 1
-        without = np.concatenate([[0], np.cumsum(1 - has)])
-        few = (right - left) - (without[right] - without[left])
-        up = few >= wanted
-        answer |= up.astype(np.int64) << bit
-        wanted = np.where(up, wanted, wanted - few)
-        left = np.where(up, without[-1] + left - without[left], without[left])
-        right = np.where(up, without[-1] + right - without[right], without[right])
-        ranked = np.concatenate([ranked[has == 0], ranked[has == 1]])
-    found[chosen[asked]] = values[answer]
-    return found
-
-
-def wide(*numbers: IntArray) -> list[IntArray]:
-    """Return numbers of which no sum is beyond 64 bits: as they are, or as Python's.
-
-    Examples
-    --------
-    >>> [each.dtype.name for each in wide(np.array([1]), np.array([1 << 62, 1 << 62]))]
-    ['object', 'object']
-    """
-    most = sum(float(np.abs(each.astype(np.float64)).sum()) for each in numbers)
-    return list(numbers) if most < 2.0**62 else [each.astype(object) for each in numbers]
 
 
 def key_text(keys: pa.Table, row: int) -> str:

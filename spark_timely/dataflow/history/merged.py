@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.dataflow.history.base import HIDDEN, Changes, Held, HistoryOperator
 from spark_timely.dataflow.history.best import DELETED, Best
 from spark_timely.dataflow.history.contents import consolidated
-from spark_timely.dataflow.history.keys import best_so_far, key_codes, ranks_of, run_starts_of
-from spark_timely.time.arrays import IntArray
+from spark_timely.dataflow.history.keys import key_codes, ranks_of
+from spark_timely.dataflow.history.runs import best_so_far, places_by_number, run_starts_of
+from spark_timely.time.arrays import BoolArray, IntArray
 
 __all__ = ["EVENT", "RESULT", "Merged", "flagged"]
 
@@ -28,8 +28,6 @@ EVENT = f"{HIDDEN}event"
 
 RESULT = f"{HIDDEN}result"
 """Whether a row of a state is part of the result."""
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 def flagged(rows: pa.Table, **flags: bool | BoolArray) -> pa.Table:
@@ -75,26 +73,18 @@ class Merged(Best):
 
     def advance(self, changes: Changes, held: Held, contents: Held | None, *, of_updates: bool) -> Changes:
         """Return how the newest values change, and the changes that decide."""
-        before = held.rows.select(changes.rows.schema.names)
-        before = flagged(before.filter(before.column(EVENT)), **{RESULT: False})
-        rows = pa.concat_tables([before, changes.rows], promote_options="permissive")
-        n_held, n = before.num_rows, rows.num_rows
-        (codes,) = key_codes([rows.select(self.by)], self.by)
-        times = np.concatenate([np.zeros(n_held, np.int64), changes.times])
-        new = (np.arange(n) >= n_held).astype(np.int64)
-        places = self._places(rows, codes)
-        example: IntArray = np.zeros(int(places.max(initial=0)) + 1, np.int64)
-        example[places] = np.arange(n)
-
-        order = np.lexsort((times, new, codes))
-        of_keys = run_starts_of(codes[order])
-        starts = run_starts_of(codes[order], new[order], times[order])
+        before = held.rows.filter(held.rows.column(EVENT))
+        every = self._arrivals(flagged(before, **{RESULT: False}), changes)
+        rows, n = every.rows, every.rows.num_rows
+        order = every.by_time()
+        codes, new, times = every.codes[order], every.is_new[order], every.times[order]
+        of_keys, starts = run_starts_of(codes), run_starts_of(codes, new, times)
         ends = np.append(starts[1:], n) - 1
         gone = np.asarray(rows.column(DELETED).to_numpy(), np.bool_) if self.deleted else np.zeros(n, np.bool_)
 
         def last(which: BoolArray) -> IntArray:
             """Return, after each time of a key, the place of the last of some changes; -1 where there is none."""
-            return best_so_far(np.where(which, places, -1)[order], of_keys)[ends]
+            return best_so_far(np.where(which, every.places, -1)[order], of_keys)[ends]
 
         deletion = last(gone)
         newest = _since(deletion, last(~gone))
@@ -110,12 +100,12 @@ class Merged(Best):
         states = np.stack([np.where(filled, -1, deletion), *deciding], axis=1)
 
         begins = np.zeros(starts.shape[0], np.bool_)
-        begins[run_starts_of(codes[order][starts])] = True
+        begins[run_starts_of(codes[starts])] = True
         earlier = np.where(begins[:, None], -1, np.roll(states, 1, axis=0))
-        changed = np.flatnonzero((new[order][starts] == 1) & (states != earlier).any(axis=1))
+        changed = np.flatnonzero(new[starts] & (states != earlier).any(axis=1))
         both = np.concatenate([earlier[changed], states[changed]])
-        which, numbers, kept = self._rows_of(rows, example, both, others)
-        at = np.tile(times[order][starts][changed], 2)
+        which, numbers, kept = self._rows_of(rows, places_by_number(every.places), both, others)
+        at = np.tile(times[starts][changed], 2)
         signs = np.repeat(np.array([-1, 1]), changed.shape[0])
         return consolidated(at[which], numbers, signs[which], kept)
 

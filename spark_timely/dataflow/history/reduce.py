@@ -1,4 +1,8 @@
-"""The operator `reduce`: a user's function over all rows of a key, called again whenever they change."""
+"""The operator `reduce`: a user's function over all rows of a key, called again whenever they change.
+
+`Stream.reduce` makes it. The function sees a key's rows after each time at which they change; what it gave before is
+taken back. `reduced_schema` asks the function for the columns that it gives.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,8 @@ import pyarrow as pa
 
 from spark_timely.dataflow.history.base import HIDDEN, Changes, Held, HistoryOperator, Names
 from spark_timely.dataflow.history.contents import Boundaries, consolidated
-from spark_timely.dataflow.history.keys import key_codes, key_text, ranks_of, run_starts_of
+from spark_timely.dataflow.history.keys import key_codes, key_text, ranks_of
+from spark_timely.dataflow.history.runs import run_starts_of
 from spark_timely.errors import InvalidUsageError, OperatorError, described, kind_of, shown
 from spark_timely.time.arrays import IntArray
 

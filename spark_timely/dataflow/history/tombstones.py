@@ -18,22 +18,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.dataflow.history.base import Changes, Held, HistoryOperator
 from spark_timely.dataflow.history.best import DELETED, Best
 from spark_timely.dataflow.history.contents import consolidated
-from spark_timely.dataflow.history.keys import best_so_far, key_codes, run_starts_of
+from spark_timely.dataflow.history.runs import best_so_far, places_by_number, run_starts_of, spread
 from spark_timely.errors import TimelyInternalError
-from spark_timely.time.arrays import IntArray
+from spark_timely.time.arrays import BoolArray, IntArray
 from spark_timely.time.domain import TimeType
 
 __all__ = ["LatestWithin"]
 
 _LEAST = int(np.iinfo(np.int64).min)
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -86,32 +83,25 @@ class LatestWithin(Best):
             msg = "deletions are kept for a while of events only, in a state of updates"
             raise TimelyInternalError(msg)
         # A deletion that ended before the range is not among what is held; an end in the range is still to come.
-        n_held = held.counts.shape[0]
-        rows = pa.concat_tables(
-            [held.rows.select(changes.rows.schema.names), changes.rows], promote_options="permissive"
-        )
-        (codes,) = key_codes([rows.select(self.by)], self.by)
-        times = np.concatenate([np.full(n_held, _LEAST, np.int64), changes.times])
-        new = np.arange(rows.num_rows) >= n_held
+        every = self._arrivals(held.rows, changes)
+        rows, places, times, new = every.rows, every.places, every.times, every.is_new
         said, dated = self._said(rows)
         gone = np.asarray(rows.column(DELETED).to_numpy(), np.bool_)
         ends, ending = _plus(said, self.keeps, self.type_.hi)
         # Null is older than all: such a deletion ends where it comes.
         ends[~dated], ending[~dated] = _LEAST, True
         old = new & ending & (ends <= times)
-        places = self._places(rows, codes)
 
         # Of each key and time the newest of all so far, with those that will be set apart: whatever is believed after
         # such a row is newer than it, so it hides nothing.
-        order = np.lexsort((times, new, codes))
-        firsts = run_starts_of(codes[order], new[order].astype(np.int64), times[order])
+        order = every.by_time()
+        codes = every.codes[order]
+        firsts = run_starts_of(codes, new[order], times[order])
         if not firsts.shape[0]:
             return Changes(changes.times, changes.diffs, rows)
-        example: IntArray = np.zeros(int(places.max(initial=0)) + 1, np.int64)
-        example[places] = np.arange(rows.num_rows)
-        best = best_so_far(places[order], run_starts_of(codes[order]))
-        after = example[best[np.append(firsts[1:], order.shape[0]) - 1]]
-        key, time, of_range = codes[order][firsts], times[order][firsts], new[order][firsts]
+        best = best_so_far(places[order], run_starts_of(codes))
+        after = places_by_number(places)[best[np.append(firsts[1:], order.shape[0]) - 1]]
+        key, time, of_range = codes[firsts], times[order][firsts], new[order][firsts]
         n = firsts.shape[0]
         begins = np.zeros(n, np.bool_)
         begins[run_starts_of(key)] = True
@@ -125,7 +115,7 @@ class LatestWithin(Best):
         known = _known(begins, over, comes)
         known_before = ~begins & np.roll(known, 1) & ~over
         place_of: IntArray = np.empty(rows.num_rows, np.int64)
-        place_of[order] = np.repeat(np.arange(n), np.diff(firsts, append=order.shape[0]))
+        place_of[order] = spread(np.arange(n), firsts, order.shape[0])
         apart = old & ~known_before[place_of]
 
         # What is believed now comes, a deletion with its end; what was goes, but for a deletion that ends by itself: to
@@ -137,7 +127,7 @@ class LatestWithin(Best):
         at = np.concatenate([time[believed], time[goes], np.maximum(ends[after[ended]], time[ended])])
         diffs = np.where(np.arange(taken.shape[0]) < np.count_nonzero(believed), 1, -1)
         made = consolidated(at, places[taken], diffs, rows.take(pa.array(taken)))
-        return replace(made, apart=np.flatnonzero(apart[n_held:]))
+        return replace(made, apart=np.flatnonzero(apart[new]))
 
     def _said(self, rows: pa.Table) -> tuple[IntArray, BoolArray]:
         """Return what the first column of the order says, as times are encoded, and where it says anything."""

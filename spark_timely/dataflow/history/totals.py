@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -38,9 +37,10 @@ from spark_timely.dataflow.history.exact import (
     sums_as_bytes,
     whole_numbers,
 )
-from spark_timely.dataflow.history.keys import best_so_far, key_codes, key_text, run_starts_of, sums_so_far
+from spark_timely.dataflow.history.keys import key_codes, key_text
+from spark_timely.dataflow.history.runs import best_so_far, places_by_number, run_starts_of, sums_so_far
 from spark_timely.errors import OperatorError, SchemaMismatchError
-from spark_timely.time.arrays import IntArray
+from spark_timely.time.arrays import BoolArray, IntArray
 
 __all__ = ["ROWS", "Totals"]
 
@@ -177,125 +177,79 @@ class Totals(HistoryOperator):
 
     def advance(self, changes: Changes, held: Held, contents: Held | None, *, of_updates: bool) -> Changes:
         """Return how the values of each key change, time by time."""
-        rows = changes.rows
-        codes, before = key_codes([rows.select(self.by), held.rows.select(self.by)], self.by)
-        order = np.lexsort((changes.times, codes))
-        starts = run_starts_of(codes[order], changes.times[order])
-        groups, times = codes[order][starts], changes.times[order][starts]
-        of_key = run_starts_of(groups)
-        # Where a key's row is, of those that are held; the one behind the last is none.
-        n_keys = 1 + max(int(codes.max(initial=-1)), int(before.max(initial=-1)))
-        place: IntArray = np.full(n_keys, held.rows.num_rows, np.int64)
-        place[before] = np.arange(held.rows.num_rows)
-        base = place[groups[of_key]]
-        state = _Running(changes, held, order, starts, of_key, base)
+        state = _Running(changes, held, self.by)
         n_rows = state.sums(self._rows, None)
-        self._check(n_rows < 0, rows, order[starts], times, n_rows)
-        n_rows = self._fitting("number of rows", n_rows, rows, order[starts], times, pa.int64())
+        state.check(n_rows < 0, n_rows)
+        n_rows = state.fitting("number of rows", n_rows, pa.int64())
         found: dict[str, pa.Array] = {self._rows: pa.array(n_rows)}
         for name, each in self.values.items():
             if name in found:
                 continue
             if each.kind == "count":
-                found[name] = pa.array(self._counted(name, state, rows, order[starts], times, n_rows))
+                found[name] = pa.array(n_rows if each.column is None else state.not_null(name, each.column, n_rows))
             elif each.kind in ("sum", "avg"):
-                summed = self._floats if pa.types.is_floating(rows.schema.field(each.column).type) else self._summed
-                found.update(summed(self._owner(name), state, rows, order[starts], times, n_rows))
+                summed = (
+                    self._floats if pa.types.is_floating(state.rows.schema.field(each.column).type) else self._summed
+                )
+                found.update(summed(self._owner(name), state, n_rows))
             elif contents is None:
                 found[name] = state.extreme(name, each)
         if self.arranges(of_updates=of_updates):
             assert contents is not None
             found.update(self._extremes(changes, contents))
+        return self._differences(held, state, n_rows > 0, found)
+
+    def _differences(self, held: Held, state: _Running, exists: BoolArray, found: Mapping[str, pa.Array]) -> Changes:
+        """Return what comes and goes where the row of a key is another one after a time than before it.
+
+        Parameters
+        ----------
+        held : Held
+        state : _Running
+        exists : ndarray of bool, shape (groups,)
+            Whether a key has rows after each of its times.
+        found : dict of str to pyarrow.Array
+            The columns of its row then, but for the key.
+        """
         names = held.rows.schema.names
-        keys = rows.select(self.by).take(pa.array(order[starts]))
-        after = pa.table({n: keys.column(n) if n in self.by else found[n] for n in names})
-        after = after.cast(pa.schema([held.rows.schema.field(n).with_nullable(True) for n in names]))  # noqa: FBT003
+        after = pa.table({n: state.keys.column(n) if n in self.by else found[n] for n in names})
+        after = after.cast(pa.schema([held.rows.schema.field(n).with_nullable(nullable=True) for n in names]))
         # What was before the first time of a key is what is held, as it is there.
         nobody = pa.table({f.name: pa.nulls(1, f.type) for f in after.schema}, schema=after.schema)
         every = pa.concat_tables([held.rows.cast(after.schema), nobody, after])
-        n_held = held.rows.num_rows + 1
-        ago: IntArray = np.arange(groups.shape[0]) - 1 + n_held
-        ago[of_key] = base
-        there = np.concatenate([held.counts > 0, [False], n_rows > 0])
-        now = np.arange(groups.shape[0]) + n_held
+        now = np.arange(exists.shape[0]) + held.rows.num_rows + 1
+        ago = now - 1
+        ago[state.of_key] = state.base
+        there = np.concatenate([held.counts > 0, [False], exists])
         same = there[ago] & there[now]
         for name in names:
             if name not in self.by:
                 same &= _equal(every.column(name), ago, now)
-        gone, come = there[ago] & ~same, there[now] & ~same
-        taken = np.concatenate([ago[gone], now[come]])
-        diffs = np.concatenate([np.full(int(gone.sum()), -1, np.int64), np.ones(int(come.sum()), np.int64)])
-        return Changes(np.concatenate([times[gone], times[come]]), diffs, every.take(pa.array(taken)))
+        goes, comes = there[ago] & ~same, there[now] & ~same
+        taken = np.concatenate([ago[goes], now[comes]])
+        diffs = np.repeat(np.array([-1, 1]), [np.count_nonzero(goes), np.count_nonzero(comes)])
+        times = np.concatenate([state.times[goes], state.times[comes]])
+        return Changes(times, diffs, every.take(pa.array(taken)))
 
-    def _check(
-        self, wrong: npt.NDArray[np.bool_], rows: pa.Table, first: IntArray, times: IntArray, counts: Numbers
-    ) -> None:
-        if wrong.any():
-            at = int(np.flatnonzero(wrong)[0])
-            key = key_text(rows.select(self.by), int(first[at]))
-            msg = f"{key} with {counts[at]} rows at time={int(times[at])}"
-            raise OperatorError(msg, hint="correct the input: more is taken away there than was added")
-
-    def _fitting(
-        self,
-        what: str,
-        sums: Numbers,
-        rows: pa.Table,
-        first: IntArray,
-        times: IntArray,
-        type_: pa.DataType,
-    ) -> Numbers:
-        """Return whole numbers that a type has room for, of 64 bits where it has; refuse others, by name."""
-        beyond = ~fits(sums, type_)
-        if beyond.any():
-            at = int(np.flatnonzero(beyond)[0])
-            is_decimal = pa.types.is_decimal(type_)
-            room = f"decimal({type_.precision}, {type_.scale})" if is_decimal else "64 bits"
-            msg = f"{what} of {key_text(rows.select(self.by), int(first[at]))} beyond {room} at time={times[at]}"
-            hint = "sum smaller numbers: a sum, as a count, has 64 bits"
-            if is_decimal:
-                hint = "sum smaller numbers, or decimals of fewer places: a result has 38 digits at most"
-            raise OperatorError(msg, hint=hint)
-        return sums if pa.types.is_decimal(type_) else sums.astype(np.int64)
-
-    def _counted(
-        self, name: str, state: _Running, rows: pa.Table, first: IntArray, times: IntArray, n_rows: Numbers
-    ) -> Numbers:
-        """Return how many values of a column are not null, or how many rows there are."""
-        column = self.values[name].column
-        if column is None:  # the rows, once more under another name
-            return n_rows
-        counts = state.sums(name, np.asarray(rows.column(column).is_valid().to_numpy()).astype(np.int64))
-        self._check((counts < 0) | (counts > n_rows), rows, first, times, counts)
-        return counts.astype(np.int64)
-
-    def _not_null(
-        self, owner: str, state: _Running, rows: pa.Table, first: IntArray, times: IntArray, n_rows: Numbers
-    ) -> tuple[IntArray, dict[str, pa.Array]]:
+    def _not_null(self, owner: str, state: _Running, n_rows: Numbers) -> tuple[IntArray, dict[str, pa.Array]]:
         """Return how many values of a sum are not null, and the column that has it, if there is one."""
-        n_name = self._n(owner)
-        if not state.has(n_name):  # a column without nulls; what is read does not say so
+        name, column = self._n(owner), self.values[owner].column
+        if not state.has(name):  # a column without nulls; what is read does not say so
             return n_rows, {}
-        n = state.sums(
-            n_name, np.asarray(rows.column(self.values[owner].column).is_valid().to_numpy()).astype(np.int64)
-        )
-        self._check((n < 0) | (n > n_rows), rows, first, times, n)
-        n = n.astype(np.int64)
-        return n, {n_name: pa.array(n)}
+        n = state.not_null(name, column, n_rows)
+        return n, {name: pa.array(n)}
 
-    def _summed(
-        self, owner: str, state: _Running, rows: pa.Table, first: IntArray, times: IntArray, n_rows: Numbers
-    ) -> dict[str, pa.Array]:
+    def _summed(self, owner: str, state: _Running, n_rows: Numbers) -> dict[str, pa.Array]:
         """Return sums and averages of a column of integers or decimals, and what is kept beside them."""
-        source, column = rows.schema, rows.column(self.values[owner].column)
+        source, column = state.rows.schema, state.rows.column(self.values[owner].column)
         type_ = self._sum_type(owner, source)
-        n, found = self._not_null(owner, state, rows, first, times, n_rows)
+        n, found = self._not_null(owner, state, n_rows)
         is_shown = self.values[owner].kind == "sum"
         kept = owner if is_shown else self._hidden("sum", owner)
         sums = state.sums(kept, whole_numbers(column))
-        self._check((n == 0) & (sums != 0), rows, first, times, n)
+        state.check((n == 0) & (sums != 0), n)
         what = f"sum {owner!r}" if is_shown else f"sum of {owner!r}"
-        sums = self._fitting(what, sums, rows, first, times, type_)
+        sums = state.fitting(what, sums, type_)
         nothing, some = n == 0, np.maximum(n, 1)
         if not is_shown:
             found[kept] = decimals_of(sums, type_, np.zeros_like(nothing))
@@ -306,24 +260,23 @@ class Totals(HistoryOperator):
                 found[name] = decimals_of(sums, shown, nothing) if is_decimal else pa.array(sums, mask=nothing)
             elif pa.types.is_decimal(shown):
                 means = rounded_quotients(sums, some, shown.scale - column.type.scale)
-                means = self._fitting(f"average {name!r}", means, rows, first, times, shown)
+                means = state.fitting(f"average {name!r}", means, shown)
                 found[name] = decimals_of(means, shown, nothing)
             else:
                 found[name] = pa.array(quotients(sums, some), mask=nothing)
         return found
 
-    def _floats(
-        self, owner: str, state: _Running, rows: pa.Table, first: IntArray, times: IntArray, n_rows: Numbers
-    ) -> dict[str, pa.Array]:
+    def _floats(self, owner: str, state: _Running, n_rows: Numbers) -> dict[str, pa.Array]:
         """Return sums and averages of a column of floats, and the exact sums that they are rounded from."""
-        check_rows(rows.num_rows)
-        n, found = self._not_null(owner, state, rows, first, times, n_rows)
-        column = rows.column(self.values[owner].column)
+        check_rows(state.rows.num_rows)
+        n, found = self._not_null(owner, state, n_rows)
+        n_groups = state.times.shape[0]
+        column = state.rows.column(self.values[owner].column)
         values = np.asarray(column.cast(pa.float64()).fill_null(0.0).to_numpy(), np.float64)
         kept = self._hidden("sum", owner)
         digits, place = state.digits(kept, np.where(np.isfinite(values), values, 0.0))
-        found[kept] = sums_as_bytes(digits, place, times.shape[0])
-        odd: Floats = np.zeros(times.shape[0])
+        found[kept] = sums_as_bytes(digits, place, n_groups)
+        odd: Floats = np.zeros(n_groups)
         for name, value in zip(self._odd(owner), _ODD.values(), strict=True):
             is_it = np.isnan(values) if np.isnan(value) else values == value
             counts = state.sums(name, is_it.astype(np.int64)).astype(np.int64)
@@ -334,7 +287,7 @@ class Totals(HistoryOperator):
             if self.values[name].kind == "avg":
                 exact = float_quotients(digits, place, np.maximum(n, 1))
             else:
-                exact = round_digits(digits, BITS * place) if digits else np.zeros(times.shape[0])
+                exact = round_digits(digits, BITS * place) if digits else np.zeros(n_groups)
             found[name] = pa.array(np.where(odd == 0, exact, odd), mask=n == 0)
         return found
 
@@ -344,9 +297,8 @@ class Totals(HistoryOperator):
         wanted = {name: each for name, each in self.values.items() if each.kind in ("min", "max")}
         placed = {name: _places(boundaries.rows.column(each.column), each) for name, each in wanted.items()}
         best = {name: np.full(boundaries.keys.shape[0], -1, np.int64) for name in wanted}
-        for at, rows, _ in boundaries.steps(
-            [places for places, _ in placed.values()], 1
-        ):  # as many as the key with the most times has
+        orders = [places for places, _ in placed.values()]
+        for at, rows, _ in boundaries.steps(orders, 1):  # as many as the key with the most times has
             for name, (places, _) in placed.items():
                 np.maximum.at(best[name], at, places[rows])
         # Boundaries are in the order of keys and times, as groups are.
@@ -368,11 +320,9 @@ def _places(column: pa.ChunkedArray, value: Aggregation) -> tuple[IntArray, pa.A
         nan = np.asarray(pc.fill_null(pc.is_nan(plain), False).to_numpy(zero_copy_only=False))  # noqa: FBT003
     else:
         nan = np.zeros(ranks.shape[0], np.bool_)
-    most = int(ranks.max(initial=0)) + 1
-    places = np.where(valid, np.where(nan, 0, ranks if value.kind == "max" else most - ranks), -1)
-    example: IntArray = np.zeros(most + 1, np.int64)
-    example[places] = np.arange(places.shape[0])
-    return places, plain.take(pa.array(example)) if len(plain) else pa.nulls(most + 1, plain.type)
+    in_order = ranks if value.kind == "max" else int(ranks.max(initial=0)) + 1 - ranks
+    places = np.where(valid, np.where(nan, 0, in_order), -1)
+    return places, plain.take(pa.array(places_by_number(places))) if len(plain) else pa.nulls(1, plain.type)
 
 
 def _taken(by_place: pa.Array, places: IntArray) -> pa.Array:
@@ -380,29 +330,78 @@ def _taken(by_place: pa.Array, places: IntArray) -> pa.Array:
 
 
 class _Running:
-    """Values along the times of each key, from what is held on."""
+    """Values along the times of each key, from what is held on.
 
-    def __init__(
-        self, changes: Changes, held: Held, order: IntArray, starts: IntArray, of_key: IntArray, base: IntArray
-    ) -> None:
-        self._changes, self._held = changes, held
-        self._order, self._starts, self._of_key, self._base = order, starts, of_key, base
+    The rows of a key and time are a *group*; groups are sorted by these.
+
+    Attributes
+    ----------
+    rows : pyarrow.Table
+        That come.
+    keys : pyarrow.Table
+        The key of each group.
+    times : ndarray of int64, shape (groups,)
+    of_key : ndarray of int64, shape (keys,)
+        The first group of each key.
+    base : ndarray of int64, shape (keys,)
+        Where its row is among those that are held; the one behind the last is none.
+    """
+
+    def __init__(self, changes: Changes, held: Held, by: Names) -> None:
+        self.rows, self._diffs, self._held = changes.rows, changes.diffs, held.rows
+        codes, codes_held = key_codes([changes.rows.select(by), held.rows.select(by)], by)
+        self._order = np.lexsort((changes.times, codes))
+        self._starts = run_starts_of(codes[self._order], changes.times[self._order])
+        first = self._order[self._starts]
+        self.keys, self.times = changes.rows.select(by).take(pa.array(first)), changes.times[first]
+        self.of_key = run_starts_of(codes[first])
+        n_keys = 1 + max(int(codes.max(initial=-1)), int(codes_held.max(initial=-1)))
+        place: IntArray = np.full(n_keys, held.rows.num_rows, np.int64)
+        place[codes_held] = np.arange(held.rows.num_rows)
+        self.base = place[codes[first][self.of_key]]
+
+    def check(self, wrong: BoolArray, counts: Numbers) -> None:
+        """Refuse the first group that is wrong, by the number of its rows."""
+        if wrong.any():
+            at = int(np.flatnonzero(wrong)[0])
+            msg = f"{key_text(self.keys, at)} with {counts[at]} rows at time={int(self.times[at])}"
+            raise OperatorError(msg, hint="correct the input: more is taken away there than was added")
+
+    def fitting(self, what: str, sums: Numbers, type_: pa.DataType) -> Numbers:
+        """Return whole numbers that a type has room for, of 64 bits where it has; refuse others, by name."""
+        beyond = ~fits(sums, type_)
+        is_decimal = pa.types.is_decimal(type_)
+        if beyond.any():
+            at = int(np.flatnonzero(beyond)[0])
+            room = f"decimal({type_.precision}, {type_.scale})" if is_decimal else "64 bits"
+            msg = f"{what} of {key_text(self.keys, at)} beyond {room} at time={self.times[at]}"
+            hint = "sum smaller numbers: a sum, as a count, has 64 bits"
+            if is_decimal:
+                hint = "sum smaller numbers, or decimals of fewer places: a result has 38 digits at most"
+            raise OperatorError(msg, hint=hint)
+        return sums if is_decimal else sums.astype(np.int64)
+
+    def not_null(self, name: str, column: str | None, n_rows: Numbers) -> IntArray:
+        """Return how many values of a column are not null; the column `name` of what is held has how many were."""
+        counts = self.sums(name, np.asarray(self.rows.column(column).is_valid().to_numpy()).astype(np.int64))
+        self.check((counts < 0) | (counts > n_rows), counts)
+        return counts.astype(np.int64)
 
     def has(self, name: str) -> bool:
         """Return whether a column is held."""
-        return name in self._held.rows.schema.names
+        return name in self._held.schema.names
 
     def sums(self, name: str, values: Numbers | None) -> Numbers:
         """Return the sums after each time of each key; of Python's integers where they may be beyond 64 bits."""
-        diffs, starts = self._changes.diffs, self._starts
-        held = np.append(whole_numbers(self._held.rows.column(name)), 0)
+        diffs, starts = self._diffs, self._starts
+        held = np.append(whole_numbers(self._held.column(name)), 0)
         most = max(greatest(diffs), 1) * (1 if values is None else max(greatest(values), 1)) * (diffs.shape[0] + 1)
         plain = most + greatest(held) <= _MOST
         if not plain:
             diffs, held = diffs.astype(object), held.astype(object)
         parts = diffs if values is None else diffs * (values if plain else values.astype(object))
         summed = np.add.reduceat(parts[self._order], starts) if starts.shape[0] else parts[:0]
-        return sums_so_far(summed, self._of_key, held[self._base])
+        return sums_so_far(summed, self.of_key, held[self.base])
 
     def digits(self, name: str, values: Floats) -> tuple[list[Ints], int]:
         """Return the digits of the sums of floats after each time of each key, and the place of the first.
@@ -410,35 +409,35 @@ class _Running:
         Of events: each value counts once.
         """
         mine, unit = digits_of(values)
-        before, place_before = digits_of_bytes(self._held.rows.column(name), self._base)
+        before, place_before = digits_of_bytes(self._held.column(name), self.base)
         places = [*range(unit // BITS, unit // BITS - len(mine), -1)]
         places_before = [*range(place_before, place_before - len(before), -1)]
         every = [*places, *places_before]
         if not every:
             return [], 0
-        zeros, nothing = np.zeros(values.shape[0], np.int64), np.zeros(self._base.shape[0], np.int64)
+        zeros, nothing = np.zeros(values.shape[0], np.int64), np.zeros(self.base.shape[0], np.int64)
         by_place, by_place_before = dict(zip(places, mine, strict=True)), dict(zip(places_before, before, strict=True))
         found = []
         for place in range(max(every), min(every) - 1, -1):
             summed = np.add.reduceat(by_place.get(place, zeros)[self._order], self._starts)
-            so_far = sums_so_far(summed, self._of_key, by_place_before.get(place, nothing))
+            so_far = sums_so_far(summed, self.of_key, by_place_before.get(place, nothing))
             found.append(so_far.astype(np.int64, copy=False))
         return found, max(every)
 
     def extreme(self, name: str, value: Aggregation) -> pa.Array:
         """Return the least or greatest value up to each time of each key."""
-        rows = self._changes.rows.column(value.column)
-        every = pa.chunked_array([*self._held.rows.column(name).cast(rows.type).chunks, *rows.chunks], rows.type)
+        rows = self.rows.column(value.column)
+        every = pa.chunked_array([*self._held.column(name).cast(rows.type).chunks, *rows.chunks], rows.type)
         places, by_place = _places(every, value)
-        n_held = self._held.rows.num_rows
+        n_held = self._held.num_rows
         held = np.append(places[:n_held], -1)
         mine = places[n_held:][self._order]
         best = np.maximum.reduceat(mine, self._starts) if self._starts.shape[0] else mine
-        best[self._of_key] = np.maximum(best[self._of_key], held[self._base])
-        return _taken(by_place, best_so_far(best, self._of_key))
+        best[self.of_key] = np.maximum(best[self.of_key], held[self.base])
+        return _taken(by_place, best_so_far(best, self.of_key))
 
 
-def _equal(column: pa.ChunkedArray, left: IntArray, right: IntArray) -> npt.NDArray[np.bool_]:
+def _equal(column: pa.ChunkedArray, left: IntArray, right: IntArray) -> BoolArray:
     """Return which values of a column are equal; null is equal to null, NaN to NaN."""
     one, other = column.take(pa.array(left)), column.take(pa.array(right))
     same = pc.or_(

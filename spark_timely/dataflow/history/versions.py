@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.dataflow.history.base import Changes, Held, HistoryOperator, Names
 from spark_timely.dataflow.history.best import DELETED, Best
 from spark_timely.dataflow.history.contents import Boundaries, consolidated
-from spark_timely.dataflow.history.keys import best_so_far, key_codes, ranks_of, run_starts_of
+from spark_timely.dataflow.history.keys import ranks_of
 from spark_timely.dataflow.history.merged import EVENT, RESULT, flagged
-from spark_timely.time.arrays import IntArray
+from spark_timely.dataflow.history.runs import best_so_far, run_starts_of, spread
+from spark_timely.time.arrays import BoolArray, IntArray
 
 __all__ = ["END", "START", "MergedVersions", "Versions", "nearest_earlier"]
 
@@ -53,7 +53,7 @@ def nearest_earlier(times: IntArray, starts: IntArray) -> IntArray:
     """
     n = times.shape[0]
     length = np.diff(starts, append=n)
-    first = np.repeat(starts, length)
+    first = spread(starts, starts, n)
     # By steps of powers of two: the least of the last 2, 4, 8, … rows up to each.
     least = [times]
     for level in range(int(length.max(initial=1)).bit_length() - 1):
@@ -90,33 +90,35 @@ class Versions(Best):
 
     arranges = HistoryOperator.arranges  # it is one of events
 
+    def _places(self, rows: pa.Table, codes: IntArray) -> IntArray:
+        """Return the places of rows, whatever their ends are."""
+        return super()._places(rows.drop_columns([END]), codes)
+
+    def _sequences(self, rows: pa.Table, codes: IntArray) -> IntArray:
+        """Return numbers of rows, equal where key and sequence are."""
+        return ranks_of(rows.select([*self.by, *dict(self.order)]), (), codes=codes, key=self.by)
+
     def advance(self, changes: Changes, held: Held, contents: Held | None, *, of_updates: bool) -> Changes:
         """Return which versions come, go, and end otherwise than before."""
-        rows = pa.concat_tables(
-            [held.rows.select(changes.rows.schema.names), changes.rows], promote_options="permissive"
-        )
-        n_held, n = held.rows.num_rows, rows.num_rows
-        (codes,) = key_codes([rows.select(self.by)], self.by)
-        places = self._places(rows.drop_columns([END]), codes)
-        groups = ranks_of(rows.select([*self.by, *dict(self.order)]), (), codes=codes, key=self.by)
-        times = np.concatenate([np.zeros(n_held, np.int64), changes.times])
-        order = np.argsort(places, kind="stable")
-        place, group = places[order], groups[order]
-        runs = run_starts_of(codes[order])
+        every = self._arrivals(held.rows, changes)
+        rows, n = every.rows, every.rows.num_rows
+        order = np.argsort(every.places, kind="stable")
+        place, group = every.places[order], self._sequences(rows, every.codes)[order]
+        times, new, runs = every.times[order], every.is_new[order], run_starts_of(every.codes[order])
         # Rows come one after the other, those of one time in any order: they are consolidated.
         arrivals: IntArray = np.empty(n, np.int64)
-        arrivals[np.lexsort((times[order], order >= n_held))] = np.arange(n)
+        arrivals[np.lexsort((times, new))] = np.arange(n)
         before = nearest_earlier(arrivals, runs)
         length = np.diff(runs, append=n)
         backwards = nearest_earlier(arrivals[::-1], n - (runs + length)[::-1])[::-1]
         after = np.where(backwards >= 0, n - 1 - backwards, -1)
 
         # What is between two neighbours when it comes parts them.
-        comes = np.flatnonzero(order >= n_held)
+        comes = np.flatnonzero(new)
         version = np.concatenate([before[comes], before[comes], comes])
         following = np.concatenate([after[comes], comes, after[comes]])
         signs = np.repeat(np.array([-1, 1, 1]), comes.shape[0])
-        at = np.tile(times[order][comes], 3)
+        at = np.tile(times[comes], 3)
         # Of those of one sequence the last one is the version.
         is_one = (version >= 0) & ((following < 0) | (group[version] != group[following]))
         version, following, signs, at = version[is_one], following[is_one], signs[is_one], at[is_one]
@@ -128,7 +130,7 @@ class Versions(Best):
         return consolidated(at, numbers, signs, made)
 
 
-def _with_ends(versions: pa.Table, rows: pa.Table, following: IntArray, still: npt.NDArray[np.bool_]) -> pa.Table:
+def _with_ends(versions: pa.Table, rows: pa.Table, following: IntArray, still: BoolArray) -> pa.Table:
     """Return versions that end where the rows that follow them begin."""
     at = versions.schema.get_field_index(END)
     ends = rows.column(START).take(pa.array(following, mask=still))
@@ -160,8 +162,7 @@ class MergedVersions(Versions):
         known = np.flatnonzero(np.asarray(before.column(EVENT).to_numpy(), np.bool_))
         boundaries = Boundaries.of(changes, Held(None, held.counts[known], before.take(pa.array(known))), self.by)
         rows = boundaries.rows
-        places = self._places(rows.drop_columns([END]), boundaries.codes)
-        groups = ranks_of(rows.select([*self.by, *dict(self.order)]), (), codes=boundaries.codes, key=self.by)
+        places, groups = self._places(rows, boundaries.codes), self._sequences(rows, boundaries.codes)
         given: list[tuple[IntArray, pa.Table, IntArray]] = []
         for at, there, _ in boundaries.steps():  # as many as the key with the most times has
             if not at.shape[0]:

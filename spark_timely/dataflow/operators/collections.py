@@ -1,4 +1,8 @@
-"""Operators of collections: events as updates, their negation, and one update for each row that changes."""
+"""Operators of collections: events as updates, their negation, and one update for each row that changes.
+
+A collection is a stream whose rows have a column `_diff`, how often each is added. `AsUpdates` makes one of events,
+`Negate` turns its diffs round, and `Consolidate` sums those of equal rows and times.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.dataflow.operators.checks import check_events, check_integers, check_updates
-from spark_timely.dataflow.operators.parts import Text, part
+from spark_timely.dataflow.operators.plan_json import Text, in_plan
 from spark_timely.dataflow.views import DIFF, Names, Operator, View, with_times
 from spark_timely.errors import OperatorError
 from spark_timely.time.domain import TimeDomain
@@ -28,7 +32,7 @@ class AsUpdates(Operator):
         A column of integers; it is no longer part of the payload.
     """
 
-    diff: str | None = field(default=None, metadata=part(Text(unsaid=None)))
+    diff: str | None = field(default=None, metadata=in_plan(Text(default=None)))
 
     method = op = "as_updates"
 

@@ -1,4 +1,8 @@
-"""Operators of whole times: values of groups, pairs of rows, and functions of all rows of a time."""
+"""Operators of whole times: values of groups, pairs of rows, and functions of all rows of a time.
+
+They need all rows of a time, which is complete then. `Aggregate` computes values of each group, of a time or over all
+history; `UnaryNotify` and `BinaryNotify` call a user's function with the rows of one time of one or two streams.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import pyarrow as pa
 from spark_timely.dataflow.aggregates import Aggregation, aggregate_rows
 from spark_timely.dataflow.history.totals import Totals
 from spark_timely.dataflow.operators.checks import check_column, check_events, check_function, key_of, tried
-from spark_timely.dataflow.operators.parts import Choice, Texts, Values, check_once, part
+from spark_timely.dataflow.operators.plan_json import Choice, Texts, Values, check_once, in_plan
 from spark_timely.dataflow.operators.texts import columns_text, function_name, function_text
 from spark_timely.dataflow.remembered import over_history
 from spark_timely.dataflow.views import Names, Operator, View, time_value, with_times
@@ -38,9 +42,9 @@ class Aggregate(Operator):
         Of what is kept of all history.
     """
 
-    by: Names = field(default=(), metadata=part(Texts()))
-    values: Mapping[str, Aggregation] = field(default_factory=dict, metadata=part(Values()))
-    over: str = field(default="time", metadata=part(Choice(unsaid="history", among=("history", "time"))))
+    by: Names = field(default=(), metadata=in_plan(Texts()))
+    values: Mapping[str, Aggregation] = field(default_factory=dict, metadata=in_plan(Values()))
+    over: str = field(default="time", metadata=in_plan(Choice(default="history", among=("history", "time"))))
     name: str | None = None
 
     method = op = "aggregate"

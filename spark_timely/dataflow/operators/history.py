@@ -1,4 +1,8 @@
-"""Operators over all history: distinct rows, the first, latest or best of a key, functions of its rows, upserts."""
+"""Operators over all history: distinct rows, the first, latest or best of a key, functions of its rows, upserts.
+
+Each checks what the user asked for and binds a `HistoryOperator` of `dataflow.history`, which keeps state in a log of
+its own; `name` says what that log is called.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ from spark_timely.dataflow.operators.checks import (
     length_of,
     tried,
 )
-from spark_timely.dataflow.operators.parts import Number, Ordering, Texts, part
+from spark_timely.dataflow.operators.plan_json import Number, Ordering, Texts, in_plan
 from spark_timely.dataflow.operators.rows import Select
 from spark_timely.dataflow.remembered import over_history
 from spark_timely.dataflow.views import Names, Operator, View
@@ -111,8 +115,8 @@ class Latest(_OverHistory):
         How long deletions are remembered; None: for ever.
     """
 
-    by: Names = field(metadata=part(Texts()))
-    order_by: Order = field(metadata=part(Ordering()))
+    by: Names = field(metadata=in_plan(Texts()))
+    order_by: Order = field(metadata=in_plan(Ordering()))
     deleted: str | pc.Expression | None = None
     tombstones: Duration | None = None
 
@@ -141,9 +145,9 @@ class Top(_OverHistory):
     order_by : tuple
     """
 
-    n: int = field(metadata=part(Number()))
-    by: Names = field(metadata=part(Texts()))
-    order_by: Order = field(metadata=part(Ordering()))
+    n: int = field(metadata=in_plan(Number()))
+    by: Names = field(metadata=in_plan(Texts()))
+    order_by: Order = field(metadata=in_plan(Ordering()))
 
     method = op = "top"
 

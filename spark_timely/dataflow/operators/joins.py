@@ -1,4 +1,8 @@
-"""Joins: pairs of rows of one time, and rows with what a collection has at their time."""
+"""Joins: pairs of rows of one time, and rows with what a collection has at their time.
+
+`Join` is the operator of `Stream.join`. It pairs the rows of one time; asked for ``as_of`` it becomes an `AsOfJoin`,
+which looks up, for each event, what a collection has at the event's time.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import pyarrow as pa
 from spark_timely.dataflow.history.asof import join_as_of
 from spark_timely.dataflow.history.base import Changes
 from spark_timely.dataflow.operators.checks import check_events, check_history, check_keep, check_updates, key_of
-from spark_timely.dataflow.operators.parts import Choice, Flag, Texts, part
+from spark_timely.dataflow.operators.plan_json import Choice, Flag, Texts, in_plan
 from spark_timely.dataflow.views import DIFF, Before, Names, Operator, Replay, View, with_times
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.files.format import conform
@@ -43,9 +47,9 @@ class Join(Operator):
         With `as_of`: of the log that is kept of the right side, where that is none itself.
     """
 
-    on: Names = field(metadata=part(Texts(for_none="name the columns to join on")))
-    how: str = field(default="inner", metadata=part(Choice(unsaid="inner", among=("inner", "left"))))
-    as_of: bool = field(default=False, metadata=part(Flag(unsaid=False)))
+    on: Names = field(metadata=in_plan(Texts(for_none="name the columns to join on")))
+    how: str = field(default="inner", metadata=in_plan(Choice(default="inner", among=("inner", "left"))))
+    as_of: bool = field(default=False, metadata=in_plan(Flag(default=False)))
     strict: bool = False
     name: str | None = None
 

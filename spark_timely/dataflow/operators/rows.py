@@ -1,4 +1,8 @@
-"""Operators of rows: conditions, columns, functions of the user, and streams put together."""
+"""Operators of rows: conditions, columns, functions of the user, and streams put together.
+
+None of them needs more than one row at a time, so views of them run on any cut of a range (`Operator.rowwise`).
+`Filter`, `Branch`, `Select`, `Map` and `FlatMap` take one stream, `Concat` several; `Inspect` shows rows to a function.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from spark_timely.dataflow.operators.checks import (
     type_of,
     types_of,
 )
-from spark_timely.dataflow.operators.parts import Columns, Text, part
+from spark_timely.dataflow.operators.plan_json import Columns, Text, in_plan
 from spark_timely.dataflow.operators.texts import columns_text, expression_text, function_name, function_text
 from spark_timely.dataflow.views import Before, Names, Operator, View, joined, with_times
 from spark_timely.errors import InvalidUsageError, OperatorError, SchemaMismatchError, kind_of, shown
@@ -49,7 +53,7 @@ class Filter(Operator):
         Payload columns that it looks at, once it is bound.
     """
 
-    where: str | pc.Expression = field(metadata=part(Text()))
+    where: str | pc.Expression = field(metadata=in_plan(Text()))
     text: str = ""
     condition: pc.Expression = field(default=None, compare=False)  # follows from the others, and from the input
     columns: Names = field(default=(), compare=False)
@@ -126,7 +130,7 @@ class Select(Operator):
         Payload columns that they look at, once it is bound.
     """
 
-    columns: tuple[tuple[str, str | pc.Expression], ...] = field(metadata=part(Columns()))
+    columns: tuple[tuple[str, str | pc.Expression], ...] = field(metadata=in_plan(Columns()))
     used: Names = field(default=(), compare=False)
 
     method = op = "select"
@@ -191,7 +195,7 @@ class Map(Operator):
         Payload columns that it gets; None: all.
     """
 
-    function: Callable[[pa.Table], pa.Table] | str = field(metadata=part(Text("name")))
+    function: Callable[[pa.Table], pa.Table] | str = field(metadata=in_plan(Text("name")))
     columns: Names | None = None
 
     method = "map"

@@ -1,4 +1,8 @@
-"""Operators of times: delays, and how many rows each time has."""
+"""Operators of times: delays, and how many rows each time has.
+
+`DelayBy` moves rows to later times, `StepForward` to the next one. `TimesExtract` leaves of rows their times alone, and
+how often each counts; `TimesReduce` sums that by time.
+"""
 
 from __future__ import annotations
 

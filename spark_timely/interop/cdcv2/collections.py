@@ -39,7 +39,7 @@ from spark_timely.interop.schema import arrow_schema, type_text
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.log import Log
 from spark_timely.log.files.format import check_stream_name
-from spark_timely.log.files.parquet import read_file
+from spark_timely.log.files.parquet_reader import read_file
 from spark_timely.log.machine.decide import decide_open
 from spark_timely.log.machine.since import is_later
 from spark_timely.log.machine.state import CommitOutcome

@@ -26,9 +26,9 @@ import pyarrow as pa
 from spark_timely.errors import CaptureFormatError, InvalidUsageError, ProtocolError, shown
 from spark_timely.interop.cdcv2.statements import Ledger, Statement, Time
 from spark_timely.interop.jsonl import found_by, loads
-from spark_timely.interop.layout import TimeLayout, time_layout
 from spark_timely.interop.records import integer, records_to_rows, rows_to_records
 from spark_timely.interop.schema import Type, arrow_schema, parse_type
+from spark_timely.interop.time_layout import TimeLayout, time_layout
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.arrays import IntArray, beyond, unique_times

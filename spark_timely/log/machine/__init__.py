@@ -2,7 +2,7 @@
 
 A request is judged by the state of its stream (`state`): `decide` says what the state becomes, or refuses, or finds
 the request in the log already (`repetition` says whether it is the same one). `commit_loop` repeats the decision until
-it is in the log. `history` answers what was held after which commit; `state.other_commits` finds that a log was
+it is in the log. `history` answers what was held after which commit; `lost_commits` finds that a log was
 put back.
 """
 

@@ -1,4 +1,9 @@
-"""Words for errors that name the log of which another log is a deep clone."""
+"""Words for errors that name the log of which another log is a deep clone.
+
+A deep clone of a table copies the log's facts, its id among them, so a reader that comes from the one to the other is
+refused. Where that happens, `of_clone` finds in the entries of the table's log which table it was made from, for the
+error.
+"""
 
 from __future__ import annotations
 

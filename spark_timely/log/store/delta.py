@@ -64,7 +64,7 @@ from spark_timely.errors import (
 )
 from spark_timely.log.files.format import FORMAT_VERSION, METADATA_KEY, LogFormat
 from spark_timely.log.files.index import FileIndex, LiveFiles, index_adds, index_files
-from spark_timely.log.files.parquet import read_file, read_parts, read_progress
+from spark_timely.log.files.parquet_reader import read_file, read_parts, read_progress
 from spark_timely.log.machine.decide import MOST_ATTEMPTS, LostRaceError
 from spark_timely.log.machine.judge import Evidence, Step
 from spark_timely.log.machine.state import OPEN_STREAM

@@ -36,7 +36,8 @@ from deltalake.exceptions import DeltaError
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogMissingError, TimelyError
 from spark_timely.log.commit import app_id
 from spark_timely.log.files.format import LogFormat
-from spark_timely.log.files.parquet import describe_file, describe_progress, open_parquet, read_progress
+from spark_timely.log.files.parquet_reader import open_parquet, read_progress
+from spark_timely.log.files.statistics import describe_file, describe_progress
 from spark_timely.log.machine.state import OPEN_STREAM, DataFile, StreamState, newest_states, states_by_seq
 from spark_timely.log.store.checkpoints import Checkpoints, read_checkpoints
 from spark_timely.log.store.cloud import open_storage

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import pyarrow.parquet as pq
 
 from spark_timely.errors import InvalidUsageError, RolledBackError, StorageError, shown
-from spark_timely.log.files.parquet import side_by_side
+from spark_timely.log.files.parquet_reader import side_by_side
 from spark_timely.log.store.cloud import CloudStorage
 from spark_timely.spark.base.tags import way_to_end
 from spark_timely.threads import at_once

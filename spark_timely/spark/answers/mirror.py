@@ -54,8 +54,8 @@ from spark_timely.log.arguments import seconds_of
 from spark_timely.log.cut import Cut
 from spark_timely.log.cut import cut as cut_of
 from spark_timely.log.log import open_log
+from spark_timely.log.machine.lost_commits import ACCEPTED, is_accepted, other_accepted
 from spark_timely.log.machine.since import may_read, needed_by_changes
-from spark_timely.log.machine.state import ACCEPTED, is_accepted, other_accepted
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import checked_options, has_table, normal_path
 from spark_timely.log.store.urls import own_options, same_place

@@ -33,7 +33,7 @@ from spark_timely.time.domain import TimeDomain, TimeType
 from spark_timely.time.text import moment_text
 
 if TYPE_CHECKING:
-    from spark_timely.log.machine.state import Commits
+    from spark_timely.log.machine.lost_commits import Commits
 
 
 OFFSET_VERSION: Final = 1

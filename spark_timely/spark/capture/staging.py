@@ -39,7 +39,9 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.files.format import in_schema
-from spark_timely.log.files.parquet import SAMPLE_ROWS, describe_file, dictionary_columns, open_parquet
+from spark_timely.log.files.parquet import SAMPLE_ROWS, dictionary_columns
+from spark_timely.log.files.parquet_reader import open_parquet
+from spark_timely.log.files.statistics import describe_file
 from spark_timely.log.machine.state import DataFile
 from spark_timely.log.store.storage import TableStorage
 from spark_timely.protocol.policy import FrontierPolicy, bad_time_hint, late_error

@@ -29,7 +29,8 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from spark_timely.dataflow.engine.shuffle import shuffle_read, shuffle_write
-from spark_timely.dataflow.engine.tasks import OutputPlan, ReadRange, Share, Task, TaskResult, run_task
+from spark_timely.dataflow.engine.task_runner import run_task
+from spark_timely.dataflow.engine.tasks import OutputPlan, ReadRange, Share, Task, TaskResult
 from spark_timely.dataflow.operators.joins import Join
 from spark_timely.dataflow.views import Names, Replay, View, calls_functions
 from spark_timely.datasource.catalog import Catalog, FileView

@@ -38,8 +38,8 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from spark_timely.conf.given import SourceGiven
 from spark_timely.conf.options import option_key
 from spark_timely.datasource.planner import ReplayPlanner
+from spark_timely.datasource.replay_options import source_options
 from spark_timely.datasource.retaining import retained_of
-from spark_timely.datasource.source import source_options
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, StorageError, shown
 from spark_timely.log.log import open_log
 from spark_timely.log.store.cloud import open_storage

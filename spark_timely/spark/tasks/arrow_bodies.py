@@ -61,7 +61,7 @@ from spark_timely.spark.tasks.bodies import (
     operator_error,
     write_messages,
 )
-from spark_timely.time.arrays import is_sorted, lexsort, unique_times
+from spark_timely.time.arrays import is_sorted, lexsort, ranges, unique_times
 from spark_timely.trace.updates import DIFF, Updates, check_contents, contents_of, hash_lanes, one_zero, summed_by
 from spark_timely.work import is_cancelled
 
@@ -382,7 +382,7 @@ class _Sums:
         n = np.searchsorted(self.hashes[:, 0], hashes[:, 0], "right") - low
         # Of several rows with one half of a hash the other half decides.
         which = np.repeat(np.arange(hashes.shape[0]), n)
-        places = np.repeat(low, n) + np.arange(which.shape[0]) - np.repeat(np.cumsum(n) - n, n)
+        places = ranges(low, n)
         found: IntArray = np.unique(places[self.hashes[places, 1] == hashes[which, 1]]).astype(np.int64)
         return found
 

@@ -24,7 +24,7 @@ import pytest
 from spark_timely.continual.engine import TaskEngine, TaskPlan
 from spark_timely.continual.plan import SourcePlan, StepPlan, StepResult
 from spark_timely.errors import DataLossError, InvalidUsageError, OperatorError, SchemaMismatchError, StorageError
-from spark_timely.log.files.parquet import read_file
+from spark_timely.log.files.parquet_reader import read_file
 from spark_timely.log.log import MemoryLog
 from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.spark.tasks.arrow_bodies import (

@@ -16,7 +16,7 @@ from spark_timely.dataflow.delays import plus
 from spark_timely.dataflow.engine.cutting import paths_of
 from spark_timely.dataflow.engine.explain import explain, html, metrics, outputs, progress
 from spark_timely.dataflow.engine.steps import Engine
-from spark_timely.dataflow.engine.tasks import run_twice
+from spark_timely.dataflow.engine.task_runner import run_twice
 from spark_timely.dataflow.fingerprint import plans_of
 from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.dataflow.views import joined, leaves_of, packed, steps_of, unpacked

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError
-from spark_timely.interop.layout import TimeLayout
 from spark_timely.interop.schema import arrow_schema, parse_type, type_of_schema, type_text
+from spark_timely.interop.time_layout import TimeLayout
 from spark_timely.time.domain import TimeType
 
 TYPES = [

@@ -244,7 +244,7 @@ def test_write_that_fails_in_the_middle_leaves_no_file(tmp_path: Path, monkeypat
     driver.run([rows([1])])
     before = driver.data_files()
     calls = 0
-    real = log_files.footer_stats
+    real = log_files.file_statistics
 
     def breaks(*args: object) -> object:
         nonlocal calls
@@ -255,7 +255,7 @@ def test_write_that_fails_in_the_middle_leaves_no_file(tmp_path: Path, monkeypat
             raise OSError(msg)
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(log_files, "footer_stats", breaks)
+    monkeypatch.setattr(log_files, "file_statistics", breaks)
     monkeypatch.setattr(log_files, "_row_groups", lambda times, _: list(range(len(times) + 1)))
     with pytest.raises(errors.StorageError, match="no space left"):
         driver.run([rows([2, 3, 4, 5])], chunk=4)

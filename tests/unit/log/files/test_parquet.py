@@ -19,18 +19,14 @@ from hypothesis import strategies as st
 
 from spark_timely.errors import DataLossError, InvalidUsageError, SchemaMismatchError, StorageError
 from spark_timely.log.files.format import LogFormat, conform
-from spark_timely.log.files.parquet import (
+from spark_timely.log.files.parquet import file_name, message_table, write_data_files, write_progress_file
+from spark_timely.log.files.parquet_reader import open_parquet, read_file
+from spark_timely.log.files.statistics import (
     MAX_DISTINCT_TIMES,
     decode_counts,
     describe_file,
     encode_counts,
-    file_name,
     file_times,
-    message_table,
-    open_parquet,
-    read_file,
-    write_data_files,
-    write_progress_file,
 )
 from spark_timely.log.store.cloud import CloudStorage, open_storage
 from spark_timely.log.store.storage import MemoryStorage, normal_path

@@ -15,7 +15,7 @@ import pytest
 
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.files.index import index_adds
-from spark_timely.log.files.parquet import read_parts
+from spark_timely.log.files.parquet_reader import read_parts
 from spark_timely.log.machine.strange import Counts, _may_have, count, count_by_statistics
 from spark_timely.log.store.storage import FileStorage
 from spark_timely.time.antichain import Antichain

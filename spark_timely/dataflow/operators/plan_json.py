@@ -1,6 +1,8 @@
-"""The codec of operators: which fields stand in the JSON of a plan, and how they are read, checked and written.
+"""The JSON of operators in a plan: which fields of an operator stand in it, how they are read, checked and written.
 
-A field that stands in JSON has a part in its metadata; any other one a plan cannot have.
+A field of an operator's dataclass stands in JSON if its metadata says how, by `in_plan(Text())` or another `JsonField`;
+any other field a plan cannot have. `compute.plan` reads and writes the tree of nodes; of each node this reads the
+operator (`read_operator`), checks it (`checked_operator`) and writes it (`node_of`).
 
 Invariants
 ----------
@@ -25,10 +27,10 @@ __all__ = [
     "Choice",
     "Columns",
     "Flag",
+    "JsonField",
+    "JsonNode",
     "Number",
     "Ordering",
-    "Part",
-    "Parts",
     "Text",
     "Texts",
     "Values",
@@ -36,11 +38,11 @@ __all__ = [
     "check_name",
     "check_names",
     "check_once",
-    "checked",
-    "misread",
-    "part",
+    "checked_operator",
+    "in_plan",
+    "node_of",
     "read_operator",
-    "written",
+    "unreadable",
     "wrong",
 ]
 
@@ -50,9 +52,9 @@ _KINDS: Final = ("count", "sum", "avg", "min", "max")
 _REQUIRED: Final = object()
 
 
-def part(kind: Part[Any]) -> dict[str, Part[Any]]:
-    """Return the metadata of a field that stands in JSON."""
-    return {"part": kind}
+def in_plan(kind: JsonField[Any]) -> dict[str, JsonField[Any]]:
+    """Return the metadata of an operator's field that stands in the JSON of a plan."""
+    return {"plan": kind}
 
 
 def wrong(op: str, found: str, hint: str) -> InvalidUsageError:
@@ -60,7 +62,7 @@ def wrong(op: str, found: str, hint: str) -> InvalidUsageError:
     return InvalidUsageError(f"could not plan {op!r}: found {found}", hint=hint)
 
 
-def misread(place: str, found: str, hint: str) -> InvalidUsageError:
+def unreadable(place: str, found: str, hint: str) -> InvalidUsageError:
     """Return the error of a text that says no plan."""
     msg = f"could not read a plan: found {found} at {place}"
     return InvalidUsageError(msg, hint=hint, context={"node": place})
@@ -91,7 +93,7 @@ def are_texts(found: object) -> bool:
     return isinstance(found, list) and all(isinstance(each, str) for each in found)
 
 
-class Parts:
+class JsonNode:
     """The parts of one node in JSON, each to be taken once.
 
     Parameters
@@ -113,13 +115,13 @@ class Parts:
         """Return a part, which has to be there."""
         if name not in self._left:
             of = f" for op {self.op!r}" if self.op else ""
-            raise misread(self.place, f"no {name!r}{of}", f"give {hint}")
+            raise unreadable(self.place, f"no {name!r}{of}", f"give {hint}")
         value = self._left.pop(name)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise misread(self.place, f"{name}={shown(value)}", f"give {hint}")
+            raise unreadable(self.place, f"{name}={shown(value)}", f"give {hint}")
         return value
 
-    def take_any(self, name: str, usual: object) -> Any:  # noqa: ANN401 - of any kind
+    def take_or(self, name: str, usual: object) -> Any:  # noqa: ANN401 - of any kind
         """Return a part of any kind, or what it usually is."""
         return self._left.pop(name, usual)
 
@@ -127,38 +129,37 @@ class Parts:
         """Return a list of texts."""
         found = self.take(name, list, "a list of texts")
         if not are_texts(found):
-            raise misread(self.place, f"{name}={shown(found)}", "give a list of texts")
+            raise unreadable(self.place, f"{name}={shown(found)}", "give a list of texts")
         return tuple(found)
 
     def close(self) -> None:
         """Refuse what nobody took."""
         if self._left:
-            raise misread(
-                self.place, f"part {shown(min(self._left))} of op {self.op!r}", "leave it out: it is not known"
-            )
+            unknown = f"part {shown(min(self._left))} of op {self.op!r}"
+            raise unreadable(self.place, unknown, "leave it out: it is not known")
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Generic[T]):
-    """The form of a field in JSON.
+class JsonField(Generic[T]):
+    """The form of an operator's field in JSON; each kind of field has a class.
 
     Attributes
     ----------
     name : str
         In JSON; that of the field unless given.
-    unsaid : object
-        What it is where nothing is said; has to be said unless given.
+    default : object
+        Its value where JSON has none; without a default JSON must have it.
     """
 
     name: str = ""
-    unsaid: Any = _REQUIRED
+    default: Any = _REQUIRED
 
-    def read(self, parts: Parts, name: str) -> T:
-        """Return the value that is said."""
+    def read(self, node: JsonNode, name: str) -> T:
+        """Return the value that a node has under a name."""
         raise NotImplementedError
 
     def write(self, name: str, value: T) -> dict[str, object]:
-        """Return what says the value."""
+        """Return the parts of a node that say the value."""
         return {name: value}
 
     def checked(self, op: str, name: str, value: T) -> T:
@@ -166,14 +167,14 @@ class Part(Generic[T]):
         return value
 
 
-class Text(Part[str]):
+class Text(JsonField[str]):
     """A text that is not empty."""
 
     __slots__ = ()
 
-    def read(self, parts: Parts, name: str) -> str:
+    def read(self, node: JsonNode, name: str) -> str:
         """Take a text."""
-        return parts.take(name, str, "a text")
+        return node.take(name, str, "a text")
 
     def checked(self, op: str, name: str, value: str) -> str:
         """Refuse an empty one."""
@@ -181,14 +182,14 @@ class Text(Part[str]):
         return value
 
 
-class Number(Part[int]):
+class Number(JsonField[int]):
     """A whole number from 1 on, of 31 bits."""
 
     __slots__ = ()
 
-    def read(self, parts: Parts, name: str) -> int:
+    def read(self, node: JsonNode, name: str) -> int:
         """Take a number."""
-        return parts.take(name, int, "a whole number")
+        return node.take(name, int, "a whole number")
 
     def checked(self, op: str, name: str, value: int) -> int:
         """Refuse one that is out of range."""
@@ -197,14 +198,14 @@ class Number(Part[int]):
         return value
 
 
-class Flag(Part[bool]):
+class Flag(JsonField[bool]):
     """True or false."""
 
     __slots__ = ()
 
-    def read(self, parts: Parts, name: str) -> bool:
+    def read(self, node: JsonNode, name: str) -> bool:
         """Take it."""
-        return parts.take(name, bool, "true or false")
+        return node.take(name, bool, "true or false")
 
     def checked(self, op: str, name: str, value: bool) -> bool:  # noqa: FBT001 - the value of a field
         """Refuse anything else."""
@@ -214,7 +215,7 @@ class Flag(Part[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Part[str]):
+class Choice(JsonField[str]):
     """One of two words.
 
     Attributes
@@ -224,9 +225,9 @@ class Choice(Part[str]):
 
     among: tuple[str, str] = ("", "")
 
-    def read(self, parts: Parts, name: str) -> str:
+    def read(self, node: JsonNode, name: str) -> str:
         """Take a text."""
-        return parts.take(name, str, "a text")
+        return node.take(name, str, "a text")
 
     def checked(self, op: str, name: str, value: str) -> str:
         """Refuse another word."""
@@ -236,7 +237,7 @@ class Choice(Part[str]):
 
 
 @dataclass(frozen=True, slots=True)
-class Texts(Part[tuple[str, ...]]):
+class Texts(JsonField[tuple[str, ...]]):
     """Names, each once.
 
     Attributes
@@ -250,9 +251,9 @@ class Texts(Part[tuple[str, ...]]):
     for_none: str = ""
     as_set: bool = False
 
-    def read(self, parts: Parts, name: str) -> tuple[str, ...]:
+    def read(self, node: JsonNode, name: str) -> tuple[str, ...]:
         """Take a list."""
-        return parts.texts(name)
+        return node.texts(name)
 
     def write(self, name: str, value: tuple[str, ...]) -> dict[str, object]:
         """Return a list."""
@@ -266,19 +267,19 @@ class Texts(Part[tuple[str, ...]]):
         return tuple(sorted(value)) if self.as_set else value
 
 
-class Ordering(Part[tuple[tuple[str, str], ...]]):
+class Ordering(JsonField[tuple[tuple[str, str], ...]]):
     """Columns and their directions; in JSON a column alone is ``desc``."""
 
     __slots__ = ()
 
-    def read(self, parts: Parts, name: str) -> tuple[tuple[str, str], ...]:
+    def read(self, node: JsonNode, name: str) -> tuple[tuple[str, str], ...]:
         """Take a list."""
         found = []
         hint = 'give columns, the greatest first, or pairs such as ["price", "asc"]'
-        for each in parts.take(name, list, "a list of columns"):
+        for each in node.take(name, list, "a list of columns"):
             pair = [each, "desc"] if isinstance(each, str) else each
             if not are_texts(pair) or len(pair) != 2:
-                raise misread(parts.place, f"{name}={shown(each)}", hint)
+                raise unreadable(node.place, f"{name}={shown(each)}", hint)
             found.append((pair[0], pair[1]))
         return tuple(found)
 
@@ -297,17 +298,17 @@ class Ordering(Part[tuple[tuple[str, str], ...]]):
         return value
 
 
-class Columns(Part[tuple[tuple[str, str], ...]]):
+class Columns(JsonField[tuple[tuple[str, str], ...]]):
     """Columns that come out, each with what it is called in the input; an object ``renamed`` has those that differ."""
 
     __slots__ = ()
 
-    def read(self, parts: Parts, name: str) -> tuple[tuple[str, str], ...]:
+    def read(self, node: JsonNode, name: str) -> tuple[tuple[str, str], ...]:
         """Take a list, and an object."""
-        names = list(parts.texts(name)) if parts.has(name) else []
-        renamed = parts.take("renamed", dict, "an object of texts") if parts.has("renamed") else {}
+        names = list(node.texts(name)) if node.has(name) else []
+        renamed = node.take("renamed", dict, "an object of texts") if node.has("renamed") else {}
         if not are_texts(list(renamed.values())):
-            raise misread(parts.place, f"renamed={shown(renamed)}", "give an object of texts")
+            raise unreadable(node.place, f"renamed={shown(renamed)}", "give an object of texts")
         names += sorted(set(renamed) - set(names))
         return tuple((each, renamed.get(each, each)) for each in names)
 
@@ -327,18 +328,18 @@ class Columns(Part[tuple[tuple[str, str], ...]]):
         return value
 
 
-class Values(Part[Mapping[str, Aggregation]]):
+class Values(JsonField[Mapping[str, Aggregation]]):
     """Values of groups, by the name that comes out: what is computed, and of which column."""
 
     __slots__ = ()
 
-    def read(self, parts: Parts, name: str) -> Mapping[str, Aggregation]:
+    def read(self, node: JsonNode, name: str) -> Mapping[str, Aggregation]:
         """Take an object."""
         found = {}
-        for each, value in parts.take(name, dict, 'an object such as {"n": ["count"]}').items():
+        for each, value in node.take(name, dict, 'an object such as {"n": ["count"]}').items():
             if not are_texts(value) or len(value) not in (1, 2):
                 hint = 'give a list: ["count"], or what to compute and of which column, ["sum", "euro"]'
-                raise misread(parts.place, f"{name} {each}={shown(value)}", hint)
+                raise unreadable(node.place, f"{name} {each}={shown(value)}", hint)
             found[each] = Aggregation(*value)
         return found
 
@@ -361,17 +362,17 @@ class Values(Part[Mapping[str, Aggregation]]):
         return dict(sorted(value.items()))
 
 
-def _parts_of(operator: Operator | type[Operator]) -> list[tuple[str, str, Part[Any]]]:
-    """Return the fields that stand in JSON: name of the field, name in JSON, and how."""
-    found: list[tuple[str, str, Part[Any]]] = []
+def _planned_fields(operator: Operator | type[Operator]) -> list[tuple[str, str, JsonField[Any]]]:
+    """Return the fields that stand in JSON: the name of the field, its name in JSON, and how it stands there."""
+    found: list[tuple[str, str, JsonField[Any]]] = []
     for each in fields(operator):  # type: ignore[arg-type]  # each operator is a dataclass
-        kind = each.metadata.get("part")
+        kind = each.metadata.get("plan")
         if kind is not None:
             found.append((each.name, kind.name or each.name, kind))
     return found
 
 
-def checked(operator: Operator) -> Operator:
+def checked_operator(operator: Operator) -> Operator:
     """Return an operator as a plan has it.
 
     Raises
@@ -381,10 +382,9 @@ def checked(operator: Operator) -> Operator:
     """
     op = operator.op
     if not op:
-        raise wrong(
-            type(operator).__name__, "an operator that no plan has", "give one that a plan's JSON has a word for"
-        )
-    found = {name: kind for name, _, kind in _parts_of(operator)}
+        hint = "give one that a plan's JSON has a word for"
+        raise wrong(type(operator).__name__, "an operator that no plan has", hint)
+    found = {name: kind for name, _, kind in _planned_fields(operator)}
     for each in fields(operator):  # type: ignore[arg-type]  # each operator is a dataclass
         usual = each.default if each.default_factory is MISSING else each.default_factory()
         value = getattr(operator, each.name)
@@ -392,27 +392,27 @@ def checked(operator: Operator) -> Operator:
         if each.name not in found and not is_usual:
             raise wrong(op, f"{each.name}={shown(value)}", "leave it out: no plan has it")
     values = {}
-    for field, name, kind in _parts_of(operator):
+    for field, name, kind in _planned_fields(operator):
         value = getattr(operator, field)
-        values[field] = value if value is kind.unsaid else kind.checked(op, name, value)
+        values[field] = value if value is kind.default else kind.checked(op, name, value)
     operator.check_plan()
     return replace(operator, **values)  # type: ignore[type-var]  # each operator is a dataclass
 
 
-def written(operator: Operator) -> dict[str, object]:
+def node_of(operator: Operator) -> dict[str, object]:
     """Return what an operator's text says beside `op` and its inputs."""
     said: dict[str, object] = {}
-    for field, name, kind in _parts_of(operator):
+    for field, name, kind in _planned_fields(operator):
         value = getattr(operator, field)
-        if kind.unsaid is _REQUIRED or value != kind.unsaid:
+        if kind.default is _REQUIRED or value != kind.default:
             said |= kind.write(name, value)
     return said
 
 
-def read_operator(kind: type[Operator], parts: Parts) -> Operator:
-    """Return the operator that parts say; `parts` are not closed."""
+def read_operator(kind: type[Operator], node: JsonNode) -> Operator:
+    """Return the operator that a node says; the caller closes it."""
     values = {
-        field: each.unsaid if each.unsaid is not _REQUIRED and not parts.has(name) else each.read(parts, name)
-        for field, name, each in _parts_of(kind)
+        field: each.default if each.default is not _REQUIRED and not node.has(name) else each.read(node, name)
+        for field, name, each in _planned_fields(kind)
     }
     return kind(**values)
