@@ -33,8 +33,7 @@ from spark_timely.log.machine.since import may_read, moved_to, needed_from
 from spark_timely.log.machine.state import OPEN_STREAM
 from spark_timely.log.reader import check_remembered
 from spark_timely.protocol.replay import Limits, admit_commits, default_splits
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import ranges
+from spark_timely.time.antichain import Antichain, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.lost_commits import Commits
     from spark_timely.spark.base.offsets import Begin, Offset, Selection
-    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.antichain import BoolArray, IntArray
 
 
 Seqs = dict[str, int]

@@ -21,15 +21,14 @@ from spark_timely.log.files.statistics import file_times
 from spark_timely.log.machine.since import moved_to
 from spark_timely.log.store.clones import of_clone
 from spark_timely.protocol.replay import FileBounds, TimeCounts, cut_times, within
-from spark_timely.time.arrays import group_times, lexsort, unique_times
+from spark_timely.time.antichain import group_times, lexsort, unique_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from spark_timely.log import Log
     from spark_timely.log.files.index import FileIndex
-    from spark_timely.time.antichain import Antichain
-    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.antichain import Antichain, BoolArray, IntArray
     from spark_timely.time.domain import TimeDomain
 
 

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.predicate import Predicate, parse_predicate
 from spark_timely.protocol.replay import WHOLE
-from spark_timely.time.arrays import consolidate_rows
+from spark_timely.time.antichain import consolidate_rows
 from spark_timely.time.domain import TimeDomain
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from spark_timely.time.antichain import Antichain
-    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.antichain import Antichain, IntArray
 
 _SPLIT_FORMAT: Final = 2
 

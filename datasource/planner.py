@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from spark_timely.log.machine.lost_commits import Commits
     from spark_timely.protocol.replay import FileBounds
     from spark_timely.spark.base.offsets import Bound
-    from spark_timely.time.arrays import BoolArray
+    from spark_timely.time.antichain import BoolArray
 
 
 _log = masked_logger("spark_timely.datasource")

@@ -38,14 +38,14 @@ from spark_timely.log.store.storage import checked_options
 from spark_timely.masking import masked_logger
 from spark_timely.protocol.replay import Piece, lexicographically_below, part_of, surely_holds, within
 from spark_timely.spark.base.worker import settle_worker
-from spark_timely.time.arrays import beyond
+from spark_timely.time.antichain import beyond
 from spark_timely.trace.updates import DIFF, Updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from spark_timely.log.store.storage import Storage
-    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.antichain import BoolArray, IntArray
     from spark_timely.time.domain import TimeDomain
     from spark_timely.trace.keys import KeySet
 

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from spark_timely.log import Log
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.state import StreamState
-    from spark_timely.time.antichain import Antichain
-    from spark_timely.time.arrays import BoolArray
+    from spark_timely.time.antichain import Antichain, BoolArray
 
 
 _OWN_AT = "_own_at"

@@ -46,8 +46,7 @@ from spark_timely.sink.plan import BatchId, CapturePlan, find_log
 from spark_timely.spark.base.beginnings import beginning_of_sources
 from spark_timely.spark.base.checkpoint import LogCommit, write_entry
 from spark_timely.spark.base.source_frontier import end_of_sources
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray, consolidate_rows, joined_bounds, minimal
+from spark_timely.time.antichain import Antichain, IntArray, consolidate_rows, joined_bounds, minimal
 
 if TYPE_CHECKING:
     from spark_timely.log import Log
@@ -452,10 +451,11 @@ def _named(ident: BatchId, known: BatchId) -> BatchId:
 
 
 def _create(plan: CapturePlan) -> Log:
-    from spark_timely.log.log import create_log
+    from spark_timely.log.log import create_log, keep_log
 
     form, options = plan.roles.form, plan.options
-    return create_log(
+    storage_options = own_options(options.path, options.storage_options) or None
+    made = create_log(
         options.path,
         form.payload,
         times=tuple(kind.value for kind in form.domain.types),
@@ -466,8 +466,9 @@ def _create(plan: CapturePlan) -> Log:
         keep=None if options.keep is None else options.keep.text,
         keep_committed=options.keep_committed.text,
         exist_ok=True,
-        storage_options=own_options(options.path, options.storage_options) or None,
+        storage_options=storage_options,
     )
+    return keep_log(options.path, storage_options=storage_options, made=made)
 
 
 def _keep(log: Log, plan: CapturePlan) -> None:

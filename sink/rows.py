@@ -32,7 +32,7 @@ from spark_timely.protocol.policy import FrontierPolicy
 from spark_timely.sink.columns import fingerprint
 from spark_timely.sink.commit import TaskReport
 from spark_timely.sink.plan import BatchId, CapturePlan, Standing
-from spark_timely.time.arrays import IntArray, consolidate_rows, is_sorted, joined_bounds, lexsort, minimal
+from spark_timely.time.antichain import IntArray, consolidate_rows, is_sorted, joined_bounds, lexsort, minimal
 
 
 def write_rows(plan: CapturePlan, ident: BatchId, batches: Iterable[pa.RecordBatch], /) -> TaskReport:

@@ -60,7 +60,6 @@ __all__ = [
     "UpperMismatchError",
     "WaitTimeoutError",
     "described",
-    "in_utf8",
     "kind_of",
     "shown",
 ]
@@ -99,17 +98,6 @@ def shown(value: object, /) -> str:
         return text
     begin = text[: _MAX_VALUE_CHARACTERS - _END_CHARACTERS]
     return f"{begin} … {text[-_END_CHARACTERS:]} ({len(text)} characters)"
-
-
-def in_utf8(text: str, /) -> bool:
-    r"""Tell whether a text can be written in UTF-8: half of a pair of surrogates cannot.
-
-    Examples
-    --------
-    >>> in_utf8("é"), in_utf8("\ud800")
-    (True, False)
-    """
-    return text.isascii() or not any("\ud800" <= each <= "\udfff" for each in text)
 
 
 def described(error: BaseException, /) -> str:

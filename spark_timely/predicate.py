@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyError, in_utf8, shown
+from spark_timely.conf.kinds import in_utf8
+from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyError, shown
 from spark_timely.scanner import UnreadError, read_trees, scanned
 from spark_timely.time.domain import TimeType
 

@@ -19,7 +19,7 @@ from spark_timely.continual.plan import SourcePlan, StepPlan, StepResult
 from spark_timely.errors import OperatorError
 from spark_timely.log.files.parquet import message_table, write_data_files
 from spark_timely.log.files.parquet_reader import read_file
-from spark_timely.time.arrays import IntArray
+from spark_timely.time.antichain import IntArray
 from tests.oracles.continual import Body, Row, in_order
 
 

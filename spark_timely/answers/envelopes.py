@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 
 from spark_timely.answers.plan import order_of
 from spark_timely.canonical.row_hash import RowHasher
+from spark_timely.conf.kinds import names_of
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
-from spark_timely.log.arguments import names_of
 from spark_timely.trace.updates import DIFF
 
 if TYPE_CHECKING:

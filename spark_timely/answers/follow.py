@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from spark_timely.answers.envelopes import RowForm
     from spark_timely.log.files.format import LogFormat
     from spark_timely.log.files.index import FileIndex
-    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.antichain import BoolArray, IntArray
 
 __all__ = ["Follower", "IntervalRows", "Subscriber", "follower_of", "read_interval"]
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from spark_timely.answers.plan import PeekPlan
     from spark_timely.log.store.storage import Storage
-    from spark_timely.time.arrays import BoolArray
+    from spark_timely.time.antichain import BoolArray
 
 __all__ = ["KeptFiles", "Pieces", "kept_files"]
 

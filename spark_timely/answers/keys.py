@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, TimelyError, shown
 from spark_timely.log.files.format import conform
-from spark_timely.time.arrays import run_starts
+from spark_timely.time.antichain import run_starts
 from spark_timely.time.domain import TimeType
 from spark_timely.trace.updates import one_zero
 

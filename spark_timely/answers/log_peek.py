@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from spark_timely.answers.plan import PeekPlan
     from spark_timely.log.files.footer import Footer
     from spark_timely.log.files.index import FileIndex
-    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.antichain import BoolArray, IntArray
 
 __all__ = ["Scan", "may_hold", "parts_of", "plan_scan", "scan"]
 

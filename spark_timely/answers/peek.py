@@ -26,6 +26,7 @@ from spark_timely.answers.kept import kept_files
 from spark_timely.answers.keys import keys_of
 from spark_timely.answers.log_peek import Scan, may_hold, parts_of, plan_scan, scan
 from spark_timely.answers.plan import PeekPlan, Thinning, counted, finish, judged, order_of
+from spark_timely.conf.kinds import check_whole, names_of, seconds_of
 from spark_timely.errors import (
     CanceledError,
     DataLossError,
@@ -37,7 +38,6 @@ from spark_timely.errors import (
     WaitTimeoutError,
     shown,
 )
-from spark_timely.log.arguments import check_whole, names_of, seconds_of
 from spark_timely.log.arranged import Arranged
 from spark_timely.log.log import Log, MemoryLog, keep_log
 from spark_timely.log.machine.since import may_read, needed_by_contents

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from spark_timely.log.files.format import LogFormat
     from spark_timely.log.store.storage import Storage
     from spark_timely.predicate import Predicate
-    from spark_timely.time.antichain import Antichain
-    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.antichain import Antichain, BoolArray, IntArray
 
 __all__ = [
     "OrderBy",

@@ -19,6 +19,7 @@ import pyarrow as pa
 from spark_timely.answers.batches import Batch, Course, Progress, course_of, course_resumed
 from spark_timely.answers.envelopes import row_form
 from spark_timely.answers.follow import Subscriber, follower_of
+from spark_timely.conf.kinds import check_text, check_whole, seconds_of, size_of
 from spark_timely.errors import (
     DataLossError,
     InvalidUsageError,
@@ -27,7 +28,6 @@ from spark_timely.errors import (
     SinceViolationError,
     shown,
 )
-from spark_timely.log.arguments import check_text, check_whole, seconds_of, size_of
 from spark_timely.log.cut import Cut
 from spark_timely.log.log import Log
 from spark_timely.log.machine.since import may_read, needed_by_changes

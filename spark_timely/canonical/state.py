@@ -29,8 +29,8 @@ import pyarrow as pa
 
 from spark_timely.canonical.row_hash import RowHasher, Words
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import (
+from spark_timely.time.antichain import (
+    Antichain,
     DiffArray,
     IntArray,
     TimesLike,

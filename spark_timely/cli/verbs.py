@@ -50,8 +50,7 @@ from spark_timely.log.store.urls import own_options
 from spark_timely.log.verify import VerifyReport
 from spark_timely.log.wait import passes, wait_for, wait_until
 from spark_timely.masking import masked
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import consolidate_rows
+from spark_timely.time.antichain import Antichain, consolidate_rows
 from spark_timely.time.domain import TimeDomain
 
 

@@ -31,9 +31,9 @@ import pyarrow as pa
 
 from spark_timely.continual.plan import Evaluator, Expectation, SourcePlan, StepPlan, TaskSource
 from spark_timely.continual.sink import SinkState, takes_snapshot
-from spark_timely.dataflow.engine.inputs import Inputs, Retained, Retainers
+from spark_timely.dataflow.engine.inputs import Inputs, Retained, Retainers, note_of, refreshed
 from spark_timely.dataflow.engine.outputs import Outputs, OutputWork, passes
-from spark_timely.dataflow.logs import least_time, note_of, refreshed
+from spark_timely.dataflow.views import least_time
 from spark_timely.errors import (
     DataLossError,
     InvalidUsageError,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from spark_timely.log.machine.state import DataFile, StreamState
     from spark_timely.log.store.storage import TableStorage
     from spark_timely.protocol.replay import FileBounds
-    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.antichain import BoolArray, IntArray
 
 __all__ = ["MOST_BYTES", "MOST_TIMES", "AsOf", "TaskEngine", "TaskPlan", "check_roles", "consumer_of", "held_back_by"]
 

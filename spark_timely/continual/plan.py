@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spark_timely.log.files.format import LogFormat, LogKind
     from spark_timely.log.machine.state import DataFile
     from spark_timely.log.store.storage import Storage, TableStorage
-    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.antichain import IntArray
     from spark_timely.time.domain import TimeDomain
 
 __all__ = [

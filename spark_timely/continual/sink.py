@@ -24,13 +24,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from spark_timely.errors import OperatorError
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import as_times
+from spark_timely.time.antichain import Antichain, as_times
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from spark_timely.time.arrays import TimesLike
+    from spark_timely.time.antichain import TimesLike
 
 __all__ = ["GREATEST", "SinkState", "Write", "takes_snapshot"]
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from spark_timely.errors import InvalidUsageError, shown
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import BoolArray, IntArray
+from spark_timely.time.antichain import Antichain, BoolArray, IntArray
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

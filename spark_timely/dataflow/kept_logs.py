@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_timely.dataflow.fingerprint import plans_of, spool_hash
-from spark_timely.dataflow.logs import Sink, least_time
-from spark_timely.dataflow.views import Replay, View, leaves_of
+from spark_timely.dataflow.logs import Sink
+from spark_timely.dataflow.views import Replay, View, least_time, leaves_of
 from spark_timely.errors import InvalidUsageError
 
 __all__ = ["KEPT", "KeptLogs"]

@@ -23,15 +23,13 @@ import pyarrow as pa
 
 from spark_timely.dataflow.body import Body
 from spark_timely.dataflow.remembered import remembers
-from spark_timely.dataflow.views import View, leaves_of
+from spark_timely.dataflow.views import View, least_time, leaves_of
 from spark_timely.errors import (
     InvalidUsageError,
     LogMissingError,
     NotBeyondError,
     OwnershipError,
-    RolledBackError,
     SchemaMismatchError,
-    TimelyError,
     shown,
 )
 from spark_timely.log import Log
@@ -40,15 +38,13 @@ from spark_timely.log.log import check_free, create_log, open_log
 from spark_timely.log.machine.decide import decide_open
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.urls import identity
-from spark_timely.protocol.note import OutputNote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from spark_timely.log.machine.state import StreamState
     from spark_timely.protocol.note import Fence
 
-__all__ = ["Sink", "check_outputs", "check_writers", "existing_logs", "least_time", "note_of", "open_logs", "refreshed"]
+__all__ = ["Sink", "check_outputs", "check_writers", "existing_logs", "open_logs"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,25 +258,6 @@ def check_outputs(sinks: Sequence[Sink], storage: Mapping[str, dict[str, str]], 
                 )
 
 
-def refreshed(logs: Mapping[str, Log], paths: Iterable[str]) -> dict[str, Exception]:
-    """Take notice of what others did to logs; return those where that failed, with the error."""
-    broken: dict[str, Exception] = {}
-    for path in paths:
-        log = logs[path]
-        try:
-            try:
-                log.refresh()
-                log.frontier()
-            except RolledBackError:
-                # What was read of it is in the notes of the outputs: they judge, also after a restart.
-                log.core.begin_anew()
-                log.refresh()
-                log.frontier()
-        except TimelyError as error:
-            broken[path] = error
-    return broken
-
-
 def _check_paths(sinks: Sequence[Sink], logs: Mapping[str, Log], storage: Mapping[str, dict[str, str]]) -> None:
     """Refuse a log that is written and has two paths (invariant 1)."""
     users: dict[str, tuple[str, str]] = {}
@@ -322,12 +299,6 @@ def _create_log(sink: Sink, beside: Sequence[Sink], storage_options: dict[str, s
         exist_ok=True,
         storage_options=storage_options or None,
     )
-
-
-def least_time(view: View) -> tuple[int, ...]:
-    """Return a time that no row of a view comes before."""
-    start = view.front({leaf: leaf.domain.minimum_frontier for leaf in leaves_of(view)}).elements
-    return tuple(min(column) for column in zip(*start, strict=True)) if start else view.domain.minimum
 
 
 def _open_stream(log: Log, sink: Sink) -> None:
@@ -401,9 +372,3 @@ def _wanted(sink: Sink) -> pa.Schema:
     """Return the columns of an output as its log has them."""
     types = [kind.value for kind in sink.view.domain.types]
     return LogFormat.build(sink.view.schema, times=types, kind=sink.view.rows_kind).payload
-
-
-def note_of(state: StreamState | None, sink: Sink) -> OutputNote:
-    """Return what a state of an output's stream says of the output; an empty note where that is nothing."""
-    note = None if state is None or state.owner != sink.owner else state.note.output
-    return OutputNote() if note is None else note

@@ -25,7 +25,7 @@ from spark_timely.dataflow.equality import equality_key
 from spark_timely.dataflow.fingerprint import FINGERPRINT
 from spark_timely.dataflow.history.reduce import Function
 from spark_timely.dataflow.kept_logs import KeptLogs
-from spark_timely.dataflow.logs import Sink, check_writers, least_time, open_logs
+from spark_timely.dataflow.logs import Sink, check_writers, open_logs
 from spark_timely.dataflow.operators.checks import named
 from spark_timely.dataflow.operators.collections import AsUpdates, Consolidate, Negate
 from spark_timely.dataflow.operators.grouped import Aggregate, BinaryNotify, UnaryNotify
@@ -34,7 +34,7 @@ from spark_timely.dataflow.operators.joins import Join
 from spark_timely.dataflow.operators.rows import Branch, Concat, Filter, FlatMap, Inspect, Map, Select
 from spark_timely.dataflow.operators.times import DelayBy, StepForward, TimesExtract, TimesReduce
 from spark_timely.dataflow.remembered import Remembered, remembers
-from spark_timely.dataflow.views import Operator, Replay, View, leaves_of, ordered
+from spark_timely.dataflow.views import Operator, Replay, View, least_time, leaves_of, ordered
 from spark_timely.errors import (
     CyclicSummaryError,
     InvalidUsageError,

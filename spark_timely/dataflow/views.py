@@ -38,8 +38,7 @@ import pyarrow as pa
 
 from spark_timely.errors import OperatorError, TimelyError, TimelyInternalError, described
 from spark_timely.log.files.format import LogKind
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray
+from spark_timely.time.antichain import Antichain, IntArray
 from spark_timely.time.domain import TimeDomain
 from spark_timely.trace.updates import DIFF
 
@@ -61,6 +60,7 @@ __all__ = [
     "Watch",
     "calls_functions",
     "joined",
+    "least_time",
     "leaves_of",
     "ordered",
     "packed",
@@ -476,6 +476,12 @@ def ordered(view: View) -> list[View]:
 def leaves_of(view: View) -> list[Replay]:
     """Return the logs below a view, each once."""
     return [leaf for leaf in ordered(view) if isinstance(leaf, Replay)]
+
+
+def least_time(view: View) -> tuple[int, ...]:
+    """Return a time that no row of a view comes before."""
+    start = view.front({leaf: leaf.domain.minimum_frontier for leaf in leaves_of(view)}).elements
+    return tuple(min(column) for column in zip(*start, strict=True)) if start else view.domain.minimum
 
 
 def steps_of(

@@ -30,7 +30,7 @@ from spark_timely.interop.buffers import Offsets, bounds_of
 from spark_timely.interop.time_layout import TimeLayout, cut_times
 from spark_timely.protocol.event import StreamEvents
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress, verify_events
-from spark_timely.time.arrays import DiffArray, IntArray
+from spark_timely.time.antichain import DiffArray, IntArray
 
 TimelyVersion: TypeAlias = Literal["0.31", "0.32"]
 """Whose captures: their messages have a time (0.31) or a stamp (0.32)."""

@@ -48,8 +48,7 @@ from spark_timely.log.machine.since import as_of_since
 from spark_timely.log.reader import check_between, seen_rows
 from spark_timely.log.store.storage import NO_LINKS
 from spark_timely.protocol.replay import lexicographically_below
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import DiffArray, IntArray, less_equal, unique_times
+from spark_timely.time.antichain import Antichain, DiffArray, IntArray, less_equal, unique_times
 
 STRETCH_ROWS = 1 << 20
 _EVENT_RECORDS = 8192

@@ -34,6 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_timely.conf.kinds import seconds_of
 from spark_timely.errors import (
     CaptureFormatError,
     ClosedError,
@@ -64,7 +65,6 @@ from spark_timely.interop.stamps import (
 )
 from spark_timely.interop.time_layout import TimeLayout
 from spark_timely.log import Log
-from spark_timely.log.arguments import seconds_of
 from spark_timely.log.files.format import canonical_type, check_stream_name, conform
 from spark_timely.log.files.parquet import letter_table, message_table, write_data_files
 from spark_timely.log.machine.decide import decide_open

@@ -45,7 +45,7 @@ from spark_timely.interop.chunk import CaptureChunk, TimelyVersion, timely_versi
 from spark_timely.interop.layout import layout_of, starts_of
 from spark_timely.interop.schema import Type, arrow_schema, columns_of, parse_type, type_text
 from spark_timely.interop.time_layout import time_layout
-from spark_timely.time.arrays import DiffArray, IntArray
+from spark_timely.time.antichain import DiffArray, IntArray
 
 MAX_EVENT_BYTES = 256 << 20
 """Longest event that is read; timely's own are some kilobytes."""

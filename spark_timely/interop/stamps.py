@@ -31,7 +31,7 @@ from spark_timely.interop.buffers import Offsets, bounds_of
 from spark_timely.interop.chunk import CaptureChunk
 from spark_timely.interop.schema import Record, Scalar, Type, columns_of, type_text
 from spark_timely.interop.time_layout import LATE_HINT, TimeLayout, cut_times, too_late
-from spark_timely.time.arrays import IntArray, less_equal
+from spark_timely.time.antichain import IntArray, less_equal
 
 Stamps: TypeAlias = Literal["refuse", "column"]
 Updates: TypeAlias = Literal["auto", "yes", "no"]

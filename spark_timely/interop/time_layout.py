@@ -24,7 +24,7 @@ from spark_timely.errors import InvalidUsageError, shown
 from spark_timely.interop.buffers import Body, Bytes, Fault, Places, check, put
 from spark_timely.interop.layout import check_nanos
 from spark_timely.interop.schema import UNIT, WIRE_KINDS, Record, Scalar, Type, parse_type, type_text
-from spark_timely.time.arrays import IntArray
+from spark_timely.time.antichain import IntArray
 from spark_timely.time.domain import TimeDomain, TimeType
 
 JsonTime: TypeAlias = "int | list[JsonTime] | None"

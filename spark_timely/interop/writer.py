@@ -23,7 +23,7 @@ from spark_timely.interop.layout import layout_of
 from spark_timely.interop.records import fitted, integer, rows_to_records
 from spark_timely.interop.schema import Type, arrow_schema, columns_of, parse_type
 from spark_timely.interop.time_layout import TimeLayout, log_times, time_layout
-from spark_timely.time.arrays import IntArray, as_times
+from spark_timely.time.antichain import IntArray, as_times
 
 PlainEvent: TypeAlias = "tuple[object, object] | Mapping[object, int] | Sequence[Sequence[object]]"
 """An event that is written in Python: (time, records), for 0.32 (times, records), or the changes of progress."""

@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from spark_timely.canonical.content import digest_from, digest_text
 from spark_timely.errors import DataLossError, InvalidUsageError, LogDamagedError, StorageError, shown
-from spark_timely.log.commit import as_data_files
 from spark_timely.log.files.parquet_reader import read_progress
 from spark_timely.log.files.statistics import describe_progress
 from spark_timely.log.foreign import describe_change
@@ -30,6 +29,7 @@ from spark_timely.log.ledger import gone_rows, ledger_of, write_ledger_file
 from spark_timely.log.machine.decide import MOST_ATTEMPTS, LostRaceError
 from spark_timely.log.machine.lost_commits import describe_other_commits, is_accepted
 from spark_timely.log.machine.state import DataFile, StreamState, batch_rows, states_by_seq
+from spark_timely.log.streams import as_data_files
 from spark_timely.log.verify import Tally, accepted_states, judged_states, tally_of
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from spark_timely.log.files.format import LogFormat
     from spark_timely.protocol.policy import HeldBy
     from spark_timely.protocol.rules import StreamCounts
-    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.antichain import IntArray
     from spark_timely.time.domain import TimeDomain
 
 

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from spark_timely.conf.kinds import check_whole, size_of
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogFormatError
-from spark_timely.log.arguments import check_whole, size_of
-from spark_timely.log.commit import as_data_files, discard
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, write_data_files, write_progress_file
 from spark_timely.log.files.parquet_reader import read_file, side_by_side
 from spark_timely.log.machine.decide import Attempt, Settled, commit_loop
 from spark_timely.log.machine.state import DataFile
+from spark_timely.log.streams import as_data_files, discard
 from spark_timely.masking import masked_logger
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.store.base import Store
     from spark_timely.log.streams import StreamStates
-    from spark_timely.time.antichain import Antichain
-    from spark_timely.time.arrays import BoolArray
+    from spark_timely.time.antichain import Antichain, BoolArray
 
 
 logger = masked_logger(__name__)

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from spark_timely.conf.kinds import check_text, clock_us, length_of
 from spark_timely.errors import ForeignChangeError, InvalidUsageError, StorageError, TimelyError, described, shown
-from spark_timely.log.arguments import check_text, clock_us, length_of
 from spark_timely.log.background import run_aside
-from spark_timely.log.commit import append, discard, open_stream
 from spark_timely.log.compaction import merge_progress_files, merge_small_files
 from spark_timely.log.files.parquet import files_of_job
 from spark_timely.log.files.parquet_reader import side_by_side
@@ -39,7 +38,7 @@ from spark_timely.log.retention import (
     retention_of,
 )
 from spark_timely.log.store.urls import identity
-from spark_timely.log.streams import StreamStates
+from spark_timely.log.streams import StreamStates, append, discard, open_stream
 from spark_timely.log.vacuum import Sweep
 from spark_timely.masking import masked_logger
 
@@ -58,8 +57,7 @@ if TYPE_CHECKING:
     from spark_timely.log.store.storage import Storage
     from spark_timely.protocol.note import Fence
     from spark_timely.protocol.rules import StreamCounts
-    from spark_timely.time.antichain import Antichain
-    from spark_timely.time.arrays import BoolArray
+    from spark_timely.time.antichain import Antichain, BoolArray
     from spark_timely.time.domain import FrontierLike, TimeDomain, TimeLike
 
 logger = masked_logger(__name__)

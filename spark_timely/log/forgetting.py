@@ -25,7 +25,6 @@ import pyarrow.compute as pc
 
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.errors import LogFormatError
-from spark_timely.log.commit import as_data_files, discard
 from spark_timely.log.compaction import (
     SUMMED,
     ForgettingReport,
@@ -43,6 +42,7 @@ from spark_timely.log.machine.decide import Attempt, Settled, commit_loop
 from spark_timely.log.machine.since import as_of_since, is_later, may_read, moved_to, needed_from
 from spark_timely.log.machine.state import batch_state, distinct_rows
 from spark_timely.log.retention import retention_of
+from spark_timely.log.streams import as_data_files, discard
 from spark_timely.masking import masked_logger
 from spark_timely.trace.updates import hash_lanes, summed_by
 
@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from spark_timely.log.machine.state import DataFile
     from spark_timely.log.store.base import Store
     from spark_timely.log.streams import StreamStates
-    from spark_timely.time.antichain import Antichain
-    from spark_timely.time.arrays import BoolArray
+    from spark_timely.time.antichain import Antichain, BoolArray
 
 logger = masked_logger(__name__)
 

@@ -25,6 +25,16 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.canonical.content import DIGESTS, OF_COMMIT, budget
+from spark_timely.conf.kinds import (
+    check_schema,
+    check_text,
+    check_whole,
+    check_word,
+    clock_us,
+    length_of,
+    names_of,
+    size_of,
+)
 from spark_timely.errors import (
     InvalidUsageError,
     LogMissingError,
@@ -35,17 +45,6 @@ from spark_timely.errors import (
 )
 from spark_timely.log.acceptance import AcceptReport, accept_change
 from spark_timely.log.admission import policy_of
-from spark_timely.log.arguments import (
-    check_schema,
-    check_text,
-    check_whole,
-    check_word,
-    clock_us,
-    length_of,
-    names_of,
-    size_of,
-)
-from spark_timely.log.commit import add_columns, discard, drop_unclaimed
 from spark_timely.log.compaction import CompactionReport, compact
 from spark_timely.log.core import LogCore
 from spark_timely.log.files.format import LogFormat, check_stream_name
@@ -83,6 +82,7 @@ from spark_timely.log.store.storage import (
     promised,
 )
 from spark_timely.log.store.urls import identity
+from spark_timely.log.streams import add_columns, discard, drop_unclaimed
 from spark_timely.log.vacuum import VacuumReport, vacuum
 from spark_timely.log.verify import VerifyReport, verify_log
 from spark_timely.log.writer import StreamWriter, forward_to
@@ -1442,7 +1442,9 @@ class _Kept(threading.local):
 _kept = _Kept()
 
 
-def keep_log(path: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> Log:
+def keep_log(
+    path: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None, made: Log | None = None
+) -> Log:
     """Open a capture log, or take up the handle that this thread opened before, brought up to date.
 
     For what is done again for each micro-batch by a process that lives longer: to follow a log costs what is
@@ -1452,6 +1454,8 @@ def keep_log(path: str | os.PathLike[str], *, storage_options: Mapping[str, str]
     ----------
     path, storage_options
         As for `open_log`.
+    made : Log, optional
+        The handle by which the log was made just now: it is kept.
 
     Returns
     -------
@@ -1471,15 +1475,13 @@ def keep_log(path: str | os.PathLike[str], *, storage_options: Mapping[str, str]
     """
     # By process: what a fork takes along does not work in it.
     key = (os.getpid(), identity(normal_path(path), storage_options), *sorted((storage_options or {}).items()))
-    log = _kept.logs.pop(key, None)
+    log = made or _kept.logs.pop(key, None)
     try:
         if log is not None:
             log.refresh()
     except TimelyError:
         log = None  # gone, restored, replaced or damaged: to open it again says which
-    if log is None:
-        log = open_log(path, storage_options=storage_options)
-    _kept.logs[key] = log
+    _kept.logs[key] = log = log or open_log(path, storage_options=storage_options)
     while len(_kept.logs) > _MOST_KEPT:
         del _kept.logs[next(iter(_kept.logs))]
     return log

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_timely.conf.kinds import check_text, check_whole, names_of
 from spark_timely.errors import (
     InvalidUsageError,
     NotBeyondError,
@@ -29,7 +30,6 @@ from spark_timely.errors import (
     SinceViolationError,
     shown,
 )
-from spark_timely.log.arguments import check_text, check_whole, names_of
 from spark_timely.log.files.parquet_reader import read_file, side_by_side
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.history import History
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from spark_timely.log.core import LogCore
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.state import StreamState
-    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.antichain import BoolArray, IntArray
     from spark_timely.time.domain import FrontierLike, TimeLike
 
 

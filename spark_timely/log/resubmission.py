@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_timely.conf.kinds import check_whole
 from spark_timely.errors import (
     InvalidUsageError,
     MissingError,
@@ -29,7 +30,6 @@ from spark_timely.errors import (
     UpperMismatchError,
     shown,
 )
-from spark_timely.log.arguments import check_whole
 from spark_timely.log.machine.decide import missing_stream
 from spark_timely.log.machine.state import CommitOutcome, StreamState, states_by_seq
 from spark_timely.log.reader import read_rows

@@ -28,7 +28,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.errors import LogDamagedError, OwnershipError, SinceViolationError, TimelyError
-from spark_timely.log.commit import as_data_files, discard
 from spark_timely.log.files.parquet import write_progress_file
 from spark_timely.log.files.parquet_reader import read_progress, side_by_side
 from spark_timely.log.machine.decide import Attempt, Settled, commit_loop
@@ -47,6 +46,7 @@ from spark_timely.log.machine.since import (
     is_later,
     needed_from,
 )
+from spark_timely.log.streams import as_data_files, discard
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from spark_timely.log.store.base import Store
     from spark_timely.log.store.storage import Storage
     from spark_timely.log.streams import StreamStates
-    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.antichain import IntArray
 
 
 R = TypeVar("R")

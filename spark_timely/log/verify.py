@@ -46,7 +46,7 @@ from spark_timely.log.machine.since import as_of_since, is_later, needed_from
 from spark_timely.log.machine.state import OPEN_STREAM, StreamState, states_by_seq, stream_codes
 from spark_timely.protocol.event import StreamEvents
 from spark_timely.protocol.rules import StreamCounts, verify_events
-from spark_timely.time.arrays import IntArray, minimal, unique_times
+from spark_timely.time.antichain import IntArray, minimal, unique_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

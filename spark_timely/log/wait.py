@@ -11,8 +11,8 @@ import threading
 import time as clock
 from typing import TYPE_CHECKING, Final
 
+from spark_timely.conf.kinds import seconds_of
 from spark_timely.errors import InvalidUsageError, WaitTimeoutError, shown
-from spark_timely.log.arguments import seconds_of
 from spark_timely.log.cut import Cut, open_cut
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from spark_timely.canonical.content import OF_COMMIT
 from spark_timely.canonical.row_hash import digest_of
+from spark_timely.conf.kinds import check_text, names_of
 from spark_timely.errors import (
     ClosedError,
     InvalidUsageError,
@@ -37,7 +38,6 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log.admission import Admission, judge_rows
-from spark_timely.log.arguments import check_text, names_of
 from spark_timely.log.files.format import conform
 from spark_timely.log.files.parquet import TARGET_FILE_BYTES, message_table, write_data_files
 from spark_timely.log.machine.decide import closed_stream, missing_stream
@@ -45,16 +45,16 @@ from spark_timely.log.machine.repetition import Repetition, judge_repetition
 from spark_timely.log.machine.state import CommitOutcome, CommitRequest, DataFile, StreamState
 from spark_timely.log.rows import RowsLike, table_of
 from spark_timely.protocol.note import MicroBatch, Mover, Note
-from spark_timely.protocol.policy import BadTime, FrontierPolicy, HeldBy, Policy, late_cause
+from spark_timely.protocol.policy import BadTime, FrontierPolicy, HeldBy, Policy, holding, late_cause
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray, TimesLike, as_diffs, as_times, beyond, concat_times, consolidate_rows
+from spark_timely.time.antichain import Antichain, as_diffs, as_times, beyond, concat_times, consolidate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spark_timely.log.core import LogCore
     from spark_timely.protocol.note import Fence
+    from spark_timely.time.antichain import IntArray, TimesLike
     from spark_timely.time.domain import FrontierLike
 
 
@@ -203,7 +203,7 @@ class StreamWriter:
         self._compression = compression
         self._missing = tuple(missing_columns)
         self._digest_within = digest_within
-        strict = Policy(core.domain, FrontierPolicy.HOLD)
+        strict = holding(core.domain)
         self._policy = strict if policy is None else policy
         self._asks_clock = self._policy != strict
         # Of the newest commit that this writer knows: a log that has another id, or fewer commits, went back.

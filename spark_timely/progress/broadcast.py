@@ -31,7 +31,7 @@ import numpy as np
 from spark_timely.errors import InvalidUsageError, ProtocolError
 from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.events import EventStream, PointstampChange, ProgressEvent, time_text
-from spark_timely.time.arrays import DiffArray, IntArray
+from spark_timely.time.antichain import DiffArray, IntArray
 
 __all__ = ["ChannelTable", "LocalTransport", "Progcaster", "ProgressBatch", "Transport"]
 

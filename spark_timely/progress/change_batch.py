@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from spark_timely.errors import InvalidShapeError
-from spark_timely.time.arrays import DiffArray, IntArray, Time, TimesLike, as_diffs, as_times
+from spark_timely.time.antichain import DiffArray, IntArray, Time, TimesLike, as_diffs, as_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_timely.progress.kernels import inlined, njit
-from spark_timely.time.arrays import BoolArray, DiffArray, IntArray, Time, minimal
+from spark_timely.time.antichain import BoolArray, DiffArray, IntArray, Time, minimal
 
 __all__ = ["CountTable", "Ints", "few_minima", "moves"]
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_timely.errors import InvalidShapeError
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import (
+from spark_timely.time.antichain import (
+    Antichain,
     BoolArray,
     DiffArray,
     IntArray,

@@ -24,7 +24,7 @@ from typing import Protocol, TypeAlias
 
 from spark_timely.progress.change_batch import PortChanges
 from spark_timely.progress.reachability import Paths
-from spark_timely.time.arrays import Time
+from spark_timely.time.antichain import Time
 
 __all__ = ["InternalSummary", "Operate", "Operator"]
 

@@ -43,8 +43,15 @@ import numpy.typing as npt
 from spark_timely.errors import CyclicSummaryError, InvalidShapeError, InvalidUsageError
 from spark_timely.progress import reachability_loops as loops
 from spark_timely.progress.reachability_loops import Held, Ints, Links, Loops, loops_for
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import BoolArray, DiffArray, IntArray, Time, consolidate_rows, minimal_elements
+from spark_timely.time.antichain import (
+    Antichain,
+    BoolArray,
+    DiffArray,
+    IntArray,
+    Time,
+    consolidate_rows,
+    minimal_elements,
+)
 
 __all__ = ["Builder", "Changes", "Location", "PortSummaries", "Source", "Target", "Tracker"]
 

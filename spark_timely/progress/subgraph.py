@@ -61,7 +61,7 @@ from spark_timely.progress.events import ChannelsEvent, EventStream, OperatesEve
 from spark_timely.progress.frontier import PortFrontiers
 from spark_timely.progress.operate import InternalSummary, Operate
 from spark_timely.progress.reachability import Builder, Location, PortSummaries, Source, Target, Tracker, read_summary
-from spark_timely.time.arrays import Time, minimal_elements
+from spark_timely.time.antichain import Time, minimal_elements
 
 __all__ = [
     "Child",

@@ -23,7 +23,7 @@ from spark_timely.progress.events import EventSink, EventStream, OperatesEvent, 
 from spark_timely.progress.operate import InternalSummary, Operator
 from spark_timely.progress.reachability import Source
 from spark_timely.progress.subgraph import Refines, Subgraph, SubgraphBuilder, WorkerContext
-from spark_timely.time.arrays import Time
+from spark_timely.time.antichain import Time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

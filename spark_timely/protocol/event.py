@@ -22,12 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_timely.errors import InvalidShapeError
-from spark_timely.time.arrays import DiffArray, IntArray, TimesLike, as_diffs, as_times, concat_times, consolidate_rows
+from spark_timely.time.antichain import as_diffs, as_times, concat_times, consolidate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
+
+    from spark_timely.time.antichain import DiffArray, IntArray, TimesLike
 
 __all__ = [
     "Event",

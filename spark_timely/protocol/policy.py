@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -29,14 +30,13 @@ import numpy as np
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, LateDataError, shown
 from spark_timely.protocol.note import Mover
 from spark_timely.protocol.rules import StreamCounts
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import advance, beyond, consolidate_rows
+from spark_timely.time.antichain import Antichain, advance, beyond, consolidate_rows
 from spark_timely.time.domain import FoundTimes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.antichain import BoolArray, IntArray
     from spark_timely.time.domain import TimeDomain
 
 __all__ = [
@@ -445,6 +445,18 @@ class Policy:
         after = "" if limit is None else f": after {self.domain.types[0].render(limit)}"
         held = self.domain.render_frontier(counts.frontier)
         return f"late: behind the frontier {held}", f"skewed{after}"
+
+
+@cache
+def holding(domain: TimeDomain, /) -> Policy:
+    """Return the policy of writers that state their progress themselves: made once for a domain.
+
+    Examples
+    --------
+    >>> holding(TimeDomain(("long",))).frontier.value
+    'hold'
+    """
+    return Policy(domain, FrontierPolicy.HOLD)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from spark_timely.time.arrays import beyond, group_times, lexsort, minimal
+from spark_timely.time.antichain import beyond, group_times, lexsort, minimal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
-    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.antichain import BoolArray, IntArray
 
 __all__ = [
     "WHOLE",

@@ -32,8 +32,8 @@ from spark_timely.protocol.event import (
     positive_intervals,
     running_counts,
 )
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import (
+from spark_timely.time.antichain import (
+    Antichain,
     DiffArray,
     IntArray,
     TimesLike,
@@ -294,7 +294,7 @@ def check_messages(
 
     Notes
     -----
-    Cost: as `spark_timely.time.arrays.beyond`.
+    Cost: as `spark_timely.time.antichain.beyond`.
 
     Examples
     --------

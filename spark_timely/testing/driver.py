@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from spark_timely.log.arguments import seconds_of
+from spark_timely.conf.kinds import seconds_of
 
 __all__ = ["Checkpoint", "ManualClock", "MicroBatch", "StreamDriver", "StreamReader"]
 

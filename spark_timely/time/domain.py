@@ -26,8 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.errors import InvalidOptionError, InvalidShapeError, InvalidUsageError
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray, TimesLike, as_times
+from spark_timely.time.antichain import Antichain, IntArray, TimesLike, as_times
 from spark_timely.time.text import (
     DAY_US,
     Duration,

@@ -35,14 +35,14 @@ from spark_timely.errors import (
     TimelyInternalError,
     shown,
 )
-from spark_timely.time.arrays import lexsort, ranges, run_starts
+from spark_timely.time.antichain import lexsort, ranges, run_starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
-    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.antichain import BoolArray, IntArray
     from spark_timely.time.domain import TimeDomain
 
 __all__ = [

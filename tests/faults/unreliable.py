@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spark_timely.log.files.index import FileIndex, LiveFiles
     from spark_timely.log.machine.judge import ForeignChange
     from spark_timely.log.store.storage import Storage
-    from spark_timely.time.arrays import BoolArray
+    from spark_timely.time.antichain import BoolArray
 
 __all__ = ["UnreliableStore", "make_unreliable"]
 

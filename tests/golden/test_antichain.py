@@ -15,8 +15,7 @@ from spark_timely.progress import frontier
 from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.count_table import CountTable
 from spark_timely.progress.frontier import MutableAntichain
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import as_times
+from spark_timely.time.antichain import Antichain, as_times
 from tests.oracles.golden import as_row, vectors
 from tests.oracles.order_model import advance_by
 

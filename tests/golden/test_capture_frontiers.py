@@ -14,7 +14,7 @@ import pytest
 
 from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.frontier import MutableAntichain
-from spark_timely.time.arrays import as_times
+from spark_timely.time.antichain import as_times
 from tests.oracles import order_model as model
 from tests.oracles.golden import FOLDER, STAMPED, as_row, capture_file, vectors, version_of
 

@@ -10,8 +10,7 @@ import pytest
 
 from spark_timely.progress.reachability import Builder, PortSummaries, Source, Target, Tracker
 from spark_timely.progress.subgraph import Refines
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import less_equal
+from spark_timely.time.antichain import Antichain, less_equal
 from tests.oracles.golden import as_row, vectors
 
 pytestmark = pytest.mark.golden

@@ -13,8 +13,7 @@ import numpy as np
 
 from spark_timely.errors import InvalidShapeError
 from spark_timely.protocol.event import StreamEvents
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray, concat_times
+from spark_timely.time.antichain import Antichain, IntArray, concat_times
 
 if TYPE_CHECKING:
     import numpy.typing as npt

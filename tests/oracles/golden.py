@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.interop.chunk import CaptureChunk, TimelyVersion
-from spark_timely.time.arrays import concat_times
+from spark_timely.time.antichain import concat_times
 
 FOLDER = Path(os.environ.get("SPARK_TIMELY_GOLDEN", Path(__file__).resolve().parents[1] / "golden" / "vectors"))
 

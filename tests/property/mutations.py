@@ -21,7 +21,7 @@ from spark_timely.protocol import rules as protocol
 from spark_timely.protocol.event import StreamEvents
 from spark_timely.protocol.rules import StreamCounts, check_messages, check_progress, verify_events
 from spark_timely.testing.driver import MicroBatch
-from spark_timely.time.arrays import as_times
+from spark_timely.time.antichain import as_times
 from tests.oracles import folding
 from tests.property import test_protocol as rules
 from tests.property import test_rules_replay as replays

@@ -28,10 +28,11 @@ from spark_timely.continual.engine import TaskEngine, TaskPlan
 from spark_timely.continual.plan import StepPlan, TaskSource
 from spark_timely.continual.sink import SinkState, Write
 from spark_timely.dataflow.body import Body as BodyOperator
+from spark_timely.dataflow.engine.inputs import note_of
 from spark_timely.dataflow.engine.outputs import failure_of
-from spark_timely.dataflow.logs import Sink, least_time, note_of
+from spark_timely.dataflow.logs import Sink
 from spark_timely.dataflow.stream import Scope
-from spark_timely.dataflow.views import View
+from spark_timely.dataflow.views import View, least_time
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.errors import ForeignChangeError, OperatorError, PlanMismatchError, StorageError, TimelyError
 from spark_timely.log import Log

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from spark_timely.errors import InvalidShapeError, InvalidUsageError
 from spark_timely.progress.change_batch import ChangeBatch
 from spark_timely.progress.frontier import MutableAntichain
-from spark_timely.time import arrays
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import consolidate
+from spark_timely.time import antichain as order
+from spark_timely.time.antichain import Antichain, consolidate
 from tests.oracles import order_model as model
 from tests.support import examples
 
@@ -39,11 +38,11 @@ def many_times(draw: st.DrawFn, max_size: int = 12) -> tuple[int, np.dtype[Any],
     return arity, np.dtype(np.uint64 if unsigned else np.int64), lists
 
 
-def array(times: list[model.Time], arity: int, dtype: np.dtype[Any]) -> arrays.IntArray:
+def array(times: list[model.Time], arity: int, dtype: np.dtype[Any]) -> order.IntArray:
     return np.array(times, dtype=dtype).reshape(len(times), arity)
 
 
-def rows(times: arrays.IntArray) -> list[model.Time]:
+def rows(times: order.IntArray) -> list[model.Time]:
     return list(map(tuple, times.tolist()))
 
 
@@ -52,23 +51,23 @@ def test_kernels_equal_to_definitions(drawn: tuple[int, np.dtype[Any], list[list
     arity, dtype, (times, frontier, _) = drawn
     left, right = array(times, arity, dtype), array(frontier, arity, dtype)
     kept = left.copy(), right.copy()
-    assert arrays.beyond(left, right).tolist() == [model.is_beyond(t, frontier) for t in times]
-    assert rows(arrays.minimal(left)) == model.minima(times)
-    assert arrays.minimal_elements(times) == model.minima(times)
-    assert rows(left[arrays.lexsort(left)]) == sorted(times)
-    assert arrays.is_sorted(left) == (sorted(times) == times)
-    unique, inverse, counts = arrays.group_times(left)
+    assert order.beyond(left, right).tolist() == [model.is_beyond(t, frontier) for t in times]
+    assert rows(order.minimal(left)) == model.minima(times)
+    assert order.minimal_elements(times) == model.minima(times)
+    assert rows(left[order.lexsort(left)]) == sorted(times)
+    assert order.is_sorted(left) == (sorted(times) == times)
+    unique, inverse, counts = order.group_times(left)
     assert rows(unique) == sorted(set(times))
     assert rows(unique[inverse]) == times
     assert counts.tolist() == [Counter(times)[t] for t in sorted(set(times))]
-    assert [a.tolist() for a in arrays.unique_times(left)] == [unique.tolist(), counts.tolist()]
+    assert [a.tolist() for a in order.unique_times(left)] == [unique.tolist(), counts.tolist()]
     if frontier:
-        advanced = arrays.advance(left, right)
+        advanced = order.advance(left, right)
         assert rows(advanced) == [model.advance(t, frontier) for t in times]
-        assert arrays.beyond(advanced, right).all()
+        assert order.beyond(advanced, right).all()
     assert np.array_equal(left, kept[0])
     assert np.array_equal(right, kept[1])
-    for result in (arrays.minimal(left), unique):
+    for result in (order.minimal(left), unique):
         assert not np.shares_memory(result, left)
         assert result.dtype == dtype
 
@@ -80,11 +79,11 @@ def test_kernels_on_larger_arrays_equal_to_definitions(seed: int, arity: int, sp
     if arity > 1 and seed % 2:  # wide antichains
         array_[:, -1] = -array_[:, :-1].sum(axis=1) + rng.integers(0, 3, n)
     times = rows(array_)
-    frontier = arrays.minimal(array_[: n // 2])
+    frontier = order.minimal(array_[: n // 2])
     assert rows(frontier) == model.minima(times[: n // 2])
-    assert rows(arrays.minimal(array_)) == model.minima(times)
-    assert arrays.beyond(array_, frontier).tolist() == [model.is_beyond(t, rows(frontier)) for t in times]
-    unique, inverse, counts = arrays.group_times(array_)
+    assert rows(order.minimal(array_)) == model.minima(times)
+    assert order.beyond(array_, frontier).tolist() == [model.is_beyond(t, rows(frontier)) for t in times]
+    unique, inverse, counts = order.group_times(array_)
     assert rows(unique) == sorted(set(times))
     assert rows(unique[inverse]) == times
     assert counts.sum() == n
@@ -104,17 +103,17 @@ def test_kernels_beyond_a_chunk_equal_to_those_of_numpy(arity: int, shape: str) 
         times = np.column_stack([np.arange(n), np.arange(n)[::-1]])[rng.permutation(n)]
     elif shape == "one":
         times = np.full((n, arity), 7)
-    unique, inverse, counts = arrays.group_times(times)
+    unique, inverse, counts = order.group_times(times)
     expected, expected_counts = np.unique(times, axis=0, return_counts=True)
     assert np.array_equal(unique, expected)
     assert np.array_equal(counts, expected_counts)
     assert np.array_equal(unique[inverse], times)
-    minima = arrays.minimal(times)
+    minima = order.minimal(times)
     # An antichain, of times, and every time is beyond it.
-    assert arrays.beyond(times, minima).all()
-    assert np.array_equal(arrays.minimal(minima), minima)
-    pieces = np.concatenate([arrays.minimal(times[i : i + 1000]) for i in range(0, n, 1000)])
-    assert np.array_equal(arrays.minimal(pieces), minima)
+    assert order.beyond(times, minima).all()
+    assert np.array_equal(order.minimal(minima), minima)
+    pieces = np.concatenate([order.minimal(times[i : i + 1000]) for i in range(0, n, 1000)])
+    assert np.array_equal(order.minimal(pieces), minima)
     assert np.isin(minima[:, 0], times[:, 0]).all()
 
 
@@ -179,7 +178,7 @@ def test_mutable_antichain_equal_to_definition(data: st.DataObject) -> None:
         for time, diff in batch:
             counts[time] += diff
         after = model.minima(t for t, c in counts.items() if c > 0)
-        times, diffs = state.update_iter(arrays.as_times([t for t, _ in batch], arity), [d for _, d in batch])
+        times, diffs = state.update_iter(order.as_times([t for t, _ in batch], arity), [d for _, d in batch])
         assert list(state.frontier) == after
         moves = [(t, -1) for t in before] + [(t, 1) for t in after]
         assert list(zip(rows(times), diffs.tolist(), strict=True)) == model.consolidate(moves)
@@ -191,7 +190,7 @@ def test_mutable_antichain_equal_to_definition(data: st.DataObject) -> None:
 def test_consolidate_equal_to_definition(data: st.DataObject) -> None:
     arity = data.draw(st.sampled_from([1, 2, 3]))
     entries = data.draw(_changes(arity))
-    times, diffs = consolidate(arrays.as_times([t for t, _ in entries], arity), [d for _, d in entries])
+    times, diffs = consolidate(order.as_times([t for t, _ in entries], arity), [d for _, d in entries])
     assert list(zip(rows(times), diffs.tolist(), strict=True)) == model.consolidate(entries)
 
 
@@ -200,7 +199,7 @@ def test_change_batch_holds_the_sums(data: st.DataObject) -> None:
     arity = data.draw(st.sampled_from([1, 2]))
     batch, entries = ChangeBatch(arity), []
     for part in data.draw(st.lists(_changes(arity), max_size=5)):
-        batch.extend(arrays.as_times([t for t, _ in part], arity), [d for _, d in part])
+        batch.extend(order.as_times([t for t, _ in part], arity), [d for _, d in part])
         entries += part
     expected = model.consolidate(entries)
     assert list(batch) == expected
@@ -215,40 +214,40 @@ def test_change_batch_holds_the_sums(data: st.DataObject) -> None:
 def test_concat_times_keeps_every_value(drawn: tuple[int, np.dtype[Any], list[list[model.Time]]]) -> None:
     arity, dtype, (a, b, _) = drawn
     small = [tuple(abs(x) % 7 for x in t) for t in b]
-    joined = arrays.concat_times(array(a, arity, dtype), array(small, arity, np.dtype(np.int64)))
+    joined = order.concat_times(array(a, arity, dtype), array(small, arity, np.dtype(np.int64)))
     assert rows(joined) == a + small
     assert joined.dtype.kind in "iu"
 
 
 def test_signed_and_unsigned_that_no_type_holds_are_refused() -> None:
     with pytest.raises(InvalidShapeError, match="found negative ones and ones of 2"):
-        arrays.concat_times(np.array([[-1]]), np.array([[2**63]], dtype=np.uint64))
+        order.concat_times(np.array([[-1]]), np.array([[2**63]], dtype=np.uint64))
 
 
 @pytest.mark.parametrize("bad", [[0.5], ["a"], [[1], [1, 2]], [2**64], [None], [-1, 2**63], np.array([1.0])])
 def test_as_times_refuses_what_is_no_time(bad: Any) -> None:
     with pytest.raises(InvalidShapeError, match="could not read times"):
-        arrays.as_times(bad)
+        order.as_times(bad)
 
 
 def test_as_times_shapes() -> None:
     given_ = np.array([[1], [2]])
-    assert arrays.as_times(given_) is given_
-    assert arrays.as_times([], 2).shape == (0, 2)
-    assert arrays.as_times([1, 2], 1).shape == (2, 1)
-    assert arrays.as_times([2**63]).dtype == np.uint64
-    assert arrays.as_times(np.array([1, 2], dtype=np.int16)).dtype == np.int64
+    assert order.as_times(given_) is given_
+    assert order.as_times([], 2).shape == (0, 2)
+    assert order.as_times([1, 2], 1).shape == (2, 1)
+    assert order.as_times([2**63]).dtype == np.uint64
+    assert order.as_times(np.array([1, 2], dtype=np.int16)).dtype == np.int64
     with pytest.raises(InvalidShapeError, match=r"expected shape \(n, 2\), found shape=\(2, 1\)"):
-        arrays.as_times([[1], [2]], 2)
+        order.as_times([[1], [2]], 2)
     with pytest.raises(InvalidShapeError, match="could not read diffs"):
-        arrays.as_diffs([1, 2], 3)
+        order.as_diffs([1, 2], 3)
     with pytest.raises(InvalidShapeError, match="could not read diffs"):
-        arrays.as_diffs([0.5], 1)
+        order.as_diffs([0.5], 1)
 
 
 def test_arities_that_differ_are_refused() -> None:
     pair, one = np.array([[1, 2]]), np.array([[1]])
-    for kernel in (arrays.less_equal, arrays.beyond, arrays.advance, arrays.concat_times):
+    for kernel in (order.less_equal, order.beyond, order.advance, order.concat_times):
         with pytest.raises(InvalidShapeError, match="found arity="):
             kernel(pair, one)
     for call in ("meet", "join", "less_equal_frontier"):
@@ -260,7 +259,7 @@ def test_arities_that_differ_are_refused() -> None:
 
 def test_advance_to_an_empty_frontier_is_refused() -> None:
     with pytest.raises(InvalidUsageError, match="found an empty frontier"):
-        arrays.advance(np.array([[1]]), np.empty((0, 1), dtype=np.int64))
+        order.advance(np.array([[1]]), np.empty((0, 1), dtype=np.int64))
 
 
 @pytest.mark.parametrize("bad", ["5", "[[1, 2]", 5, {"a": 1}, [1.5], [True], ["5"], [[1, 2, 3]], [None], [2**64]])

@@ -14,7 +14,7 @@ from spark_timely.errors import TimelyError
 from spark_timely.progress.broadcast import ProgressBatch
 from spark_timely.progress.change_batch import PortChanges
 from spark_timely.progress.subgraph import Child, LeafStatements, Subgraph
-from spark_timely.time.arrays import Time
+from spark_timely.time.antichain import Time
 from tests.property.progress_world import LivenessViolation, Options, RandomOperator, SafetyViolation, World
 from tests.unit.progress.network import MemoryNetwork
 

@@ -43,6 +43,7 @@ from spark_timely.compute.response import (
     Response,
     SubscribeBatch,
 )
+from spark_timely.conf.kinds import names_of, seconds_of
 from spark_timely.errors import (
     CanceledError,
     InvalidUsageError,
@@ -52,7 +53,6 @@ from spark_timely.errors import (
     WaitTimeoutError,
     shown,
 )
-from spark_timely.log.arguments import names_of, seconds_of
 from spark_timely.log.store.storage import normal_path
 from spark_timely.masking import masked_logger
 from spark_timely.threads import aside, python_ends

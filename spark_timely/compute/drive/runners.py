@@ -34,10 +34,10 @@ from spark_timely.continual.engine import MOST_BYTES, TaskEngine, check_roles, c
 from spark_timely.dataflow.body import Body
 from spark_timely.dataflow.engine.arranged import Arrangements, Indexing
 from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES
-from spark_timely.dataflow.engine.inputs import Inputs
+from spark_timely.dataflow.engine.inputs import Inputs, note_of
 from spark_timely.dataflow.engine.outputs import Outputs, check_plans
 from spark_timely.dataflow.engine.steps import Engine
-from spark_timely.dataflow.logs import Sink, check_outputs, existing_logs, note_of, open_logs
+from spark_timely.dataflow.logs import Sink, check_outputs, existing_logs, open_logs
 from spark_timely.dataflow.remembered import Look
 from spark_timely.dataflow.stream import Scope
 from spark_timely.dataflow.views import Replay, View

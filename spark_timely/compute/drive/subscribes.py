@@ -31,8 +31,8 @@ from spark_timely.compute.drive.directory import details_of
 from spark_timely.compute.drive.state import FAR_POLL_S, State, may_pass, written
 from spark_timely.compute.observation import AnswerLatency, SubscribeProgress
 from spark_timely.compute.response import SubscribeBatch
+from spark_timely.conf.kinds import seconds_of
 from spark_timely.errors import OperatorError, TimelyError, described
-from spark_timely.log.arguments import seconds_of
 from spark_timely.threads import pool
 from spark_timely.time.antichain import Antichain
 from spark_timely.work import Backoff

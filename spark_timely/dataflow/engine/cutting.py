@@ -39,8 +39,7 @@ from spark_timely.protocol.replay import (
     may_hold,
     within,
 )
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import BoolArray, IntArray, minimal
+from spark_timely.time.antichain import Antichain, BoolArray, IntArray, minimal
 from spark_timely.trace.keys import EVERY_KEY
 
 __all__ = ["SHUFFLE_BYTES", "Files", "cut_range", "paths_of", "shares_between"]

@@ -31,34 +31,68 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from spark_timely.dataflow.engine.cutting import paths_of
-from spark_timely.dataflow.logs import least_time, note_of
 from spark_timely.dataflow.remembered import dimensions_of, remembers
-from spark_timely.dataflow.views import Replay, leaves_of
-from spark_timely.errors import SinceViolationError, TimelyError
+from spark_timely.dataflow.views import Replay, least_time, leaves_of
+from spark_timely.errors import RolledBackError, SinceViolationError, TimelyError
 from spark_timely.log.acceptance import describe_others
 from spark_timely.log.machine.lost_commits import ACCEPTED, newest_commits, other_commits
 from spark_timely.log.machine.since import may_read, needed_from
 from spark_timely.log.store.clones import of_clone
 from spark_timely.log.store.urls import same_place
-from spark_timely.protocol.note import InputNote
+from spark_timely.protocol.note import InputNote, OutputNote
 from spark_timely.spark.base.beginnings import beginning
 from spark_timely.time.antichain import Antichain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from logging import Logger
 
     from spark_timely.dataflow.logs import Sink
     from spark_timely.log import Log
     from spark_timely.log.machine.lost_commits import Commits
     from spark_timely.log.machine.state import StreamState
-    from spark_timely.protocol.note import OutputNote
-    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.antichain import IntArray
 
-__all__ = ["Beginnings", "Inputs", "Need", "Retained", "Retainers", "check_whole", "first_end", "other_log"]
+__all__ = [
+    "Beginnings",
+    "Inputs",
+    "Need",
+    "Retained",
+    "Retainers",
+    "check_whole",
+    "first_end",
+    "note_of",
+    "other_log",
+    "refreshed",
+]
 
 
 _log = logging.getLogger("spark_timely.dataflow")
+
+
+def refreshed(logs: Mapping[str, Log], paths: Iterable[str]) -> dict[str, Exception]:
+    """Take notice of what others did to logs; return those where that failed, with the error."""
+    broken: dict[str, Exception] = {}
+    for path in paths:
+        core = logs[path].core
+        try:
+            try:
+                core.refresh()
+                core.frontier()
+            except RolledBackError:
+                # What was read of it is in the notes of the outputs: they judge, also after a restart.
+                core.begin_anew()
+                core.refresh()
+                core.frontier()
+        except TimelyError as error:
+            broken[path] = error
+    return broken
+
+
+def note_of(state: StreamState | None, sink: Sink) -> OutputNote:
+    """Return what a state of an output's stream says of the output; an empty note where that is nothing."""
+    note = None if state is None or state.owner != sink.owner else state.note.output
+    return OutputNote() if note is None else note
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +145,8 @@ class Beginnings:
             at = lower
             for delay in reversed(delays):
                 at = delay.back(at)
-            at = at.join(log.domain.minimum_frontier)  # before which nothing is
-            found.append(Need(leaf, at, needed_from(log.kind, at, log.domain.minimum)))
+            at = at.join(log.core.domain.minimum_frontier)  # before which nothing is
+            found.append(Need(leaf, at, needed_from(log.core.kind, at, log.core.domain.minimum)))
         if sink in self.own:
             found.append(Need(self.own[sink], lower, self._state_needs(sink, state)))
         return found
@@ -121,13 +155,13 @@ class Beginnings:
         """Return what the state of an operator over all history needs to be read as of its frontier."""
         log, frontier = self._logs[sink.path], state.frontier
         if self.own[sink].updates:
-            return needed_from("collection", frontier, log.domain.minimum)
+            return needed_from("collection", frontier, log.core.domain.minimum)
         kept = remembers(sink.view)
         back = None if kept is None else kept.history.looks_back
         if back is None or not frontier.elements:
-            return frontier if not frontier.elements else log.domain.minimum_frontier
+            return frontier if not frontier.elements else log.core.domain.minimum_frontier
         ((time,),) = frontier.elements
-        needed = Antichain.of(max(time - back, log.domain.minimum[0]))
+        needed = Antichain.of(max(time - back, log.core.domain.minimum[0]))
         begins = note_of(state, sink).begins
         return needed if begins is None else needed.join(Antichain.from_times(begins, 1))
 
@@ -152,7 +186,7 @@ class Beginnings:
             begins.append(Antichain.of(sink.as_of))
         for leaf, delays in paths_of(sink.view):
             since = beginning(self._logs[leaf.path])
-            if since is None or since == self._logs[leaf.path].domain.minimum_frontier:
+            if since is None or since == self._logs[leaf.path].core.domain.minimum_frontier:
                 continue
             ((time,),) = since.elements
             # The last time of which anything is forgotten: of updates, at since stands all that was before it too.
@@ -172,7 +206,7 @@ class Beginnings:
         if sink.as_of is not None and begins == Antichain.of(sink.as_of):
             return
         logs = {leaf.path: self._logs[leaf.path] for leaf in leaves_of(sink.view)}
-        said = {path: log.domain.render_frontier(log.since()) for path, log in logs.items()}
+        said = {path: log.core.domain.render_frontier(log.core.since()) for path, log in logs.items()}
         at = sink.view.domain.render_frontier(begins)
         _log.warning("output %r begins at %s: its inputs have forgotten what is before since=%s", sink.name, at, said)
 
@@ -189,7 +223,7 @@ class Beginnings:
         if not state.frontier.less_equal(least_time(sink.view)):
             return state.frontier.elements
         logs = [self._logs[leaf.path] for leaf in leaves_of(sink.view)]
-        lacks = any(beginning(log) == log.domain.minimum_frontier for log in logs)
+        lacks = any(beginning(log) == log.core.domain.minimum_frontier for log in logs)
         return sink.view.domain.minimum_frontier.elements if lacks else None
 
     def check_as_of(self, sink: Sink) -> None:
@@ -198,9 +232,9 @@ class Beginnings:
             return
         for leaf, _ in paths_of(sink.view):
             log = self._logs[leaf.path]
-            if may_read(log.since(), log.domain.minimum_frontier.join(Antichain.of(sink.as_of))):
+            if may_read(log.core.since(), log.core.domain.minimum_frontier.join(Antichain.of(sink.as_of))):
                 continue
-            as_of, since = (leaf.domain.render_frontier(each) for each in (Antichain.of(sink.as_of), log.since()))
+            as_of, since = (leaf.domain.render_frontier(each) for each in (Antichain.of(sink.as_of), log.core.since()))
             msg = f"could not begin operator {sink.name!r} as of {as_of}: found since={since} in log {leaf.path!r}"
             raise SinceViolationError(
                 msg,
@@ -219,8 +253,8 @@ class Beginnings:
         """
         for need in self.needs(sink, state, lower):
             log, leaf = self._logs[need.leaf.path], need.leaf
-            if not may_read(log.since(), need.needed):
-                since, wanted = (leaf.domain.render_frontier(each) for each in (log.since(), need.at))
+            if not may_read(log.core.since(), need.needed):
+                since, wanted = (leaf.domain.render_frontier(each) for each in (log.core.since(), need.at))
                 msg = (
                     f"could not continue at operator {sink.name!r}: found since={since} in log {leaf.path!r}, of which "
                     f"it needs what is from {wanted} on"
@@ -267,7 +301,7 @@ def check_whole(sinks: Sequence[Sink], logs: Mapping[str, Log]) -> None:
         if found is None:
             continue
         leaf, begins = found
-        name, least = sink.view.name, logs[leaf.path].domain.minimum_frontier
+        name, least = sink.view.name, logs[leaf.path].core.domain.minimum_frontier
         first, since = (leaf.domain.render_frontier(each) for each in (least, begins))
         # Without the since, of a copy of a log with times of other types: in which times it begins is not known.
         gap = f"since={since} in" if begins != least else "a copy of a log that had forgotten,"
@@ -341,7 +375,7 @@ def _looked_into(sinks: Sequence[Sink], written: Mapping[str, Sequence[Sink]]) -
 def _own(sink: Sink, log: Log) -> Replay:
     """Return an output's log as it is read."""
     view = sink.view
-    return Replay(sink.name, log.domain, view.schema, (), sink.path, view.rows_kind)
+    return Replay(sink.name, log.core.domain, view.schema, (), sink.path, view.rows_kind)
 
 
 # Of the commits of all inputs in the note of an output, about.
@@ -424,7 +458,9 @@ class Inputs:
 
     def _is_own(self, path: str) -> bool:
         """Whether this dataflow alone writes a log."""
-        return path in self._by_path and all((path, stream) in self._owned for stream in self._logs[path].streams())
+        return path in self._by_path and all(
+            (path, stream) in self._owned for stream in self._logs[path].core.streams()
+        )
 
     def _noted(self, note: OutputNote, path: str) -> InputNote | None:
         """Return what an output says of a log: by its path, else by its id, for it may have been moved."""

@@ -16,8 +16,7 @@ from spark_timely.dataflow.engine.tasks import LookupFiles, OutputPlan, ReadRang
 from spark_timely.dataflow.history.base import Held
 from spark_timely.dataflow.views import LookError, Names, Replay, View
 from spark_timely.errors import TimelyInternalError
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray
+from spark_timely.time.antichain import Antichain, IntArray
 from spark_timely.trace.arrangement import Arrangement
 from spark_timely.trace.keys import KeyRange, KeySet
 from spark_timely.trace.updates import Updates

@@ -31,9 +31,9 @@ import pyarrow.compute as pc
 
 from spark_timely import errors
 from spark_timely.dataflow.body import Body
-from spark_timely.dataflow.engine.inputs import Inputs
+from spark_timely.dataflow.engine.inputs import Inputs, note_of
 from spark_timely.dataflow.fingerprint import plans_of
-from spark_timely.dataflow.logs import least_time, note_of
+from spark_timely.dataflow.views import least_time
 from spark_timely.errors import (
     ClosedError,
     DataLossError,
@@ -457,7 +457,7 @@ def _report(
         try:
             _append(log, sink, state, note, what, plans=plans)
         except (UpperMismatchError, PlanMismatchError, ClosedError):
-            log.refresh()
+            log.core.refresh()
         else:
             return True
     return False

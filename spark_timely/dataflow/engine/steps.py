@@ -45,12 +45,14 @@ from spark_timely.dataflow.engine.inputs import (
     Retainers,
     check_whole,
     first_end,
+    note_of,
     other_log,
+    refreshed,
 )
 from spark_timely.dataflow.engine.outputs import Outputs, OutputWork, passes
 from spark_timely.dataflow.engine.tasks import LookupFiles, OutputPlan, Task, TaskResult
 from spark_timely.dataflow.engine.tracking import Tracking, stuck_outputs
-from spark_timely.dataflow.logs import Sink, note_of, open_logs, refreshed
+from spark_timely.dataflow.logs import Sink, open_logs
 from spark_timely.dataflow.remembered import Look, looks_of
 from spark_timely.dataflow.views import leaves_of
 from spark_timely.errors import (
@@ -67,8 +69,7 @@ from spark_timely.log.machine.since import may_read
 from spark_timely.log.store.clones import of_clone
 from spark_timely.protocol.note import OutputNote
 from spark_timely.protocol.replay import Limits
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import unique_times
+from spark_timely.time.antichain import Antichain, unique_times
 from spark_timely.work import Appended, advance_all, is_cancelled
 
 if TYPE_CHECKING:
@@ -407,7 +408,7 @@ class Engine(OutputWork):
         for sink, state in self._states.items():
             self._forget_before(sink, state)
         broken = refreshed(self._logs, inputs)
-        frontiers = {path: self._logs[path].frontier() for path in self._inputs if path not in broken}
+        frontiers = {path: self._logs[path].core.frontier() for path in self._inputs if path not in broken}
         uppers = {sink: state.frontier for sink, state in self._states.items()}
         self._frontiers = frontiers
         refused = self._tracking.update(uppers, frontiers)
@@ -508,14 +509,15 @@ class Engine(OutputWork):
                 n_rows = sum(file.n_rows for file in files if file.event == "message")
                 won = after is not None
                 done.append(Appended(sink.name, step.lower, step.upper, n_rows, len(files), len(mine), won))
-            if after is not None and self._arranged.is_much(sum(file.size_bytes for file in files)):
-                self._index_own(sink, after)
+            if self._looks[sink] and after is not None:
+                self._index_own(sink, after, sum(file.size_bytes for file in files))
             # Nothing was committed since that the next step does not know: no copy's step, no failure and no drop.
             if after is not None and after.seq == state.seq + 1:
                 states[sink] = after
             else:
                 self._throw_away(sink, [], steps[place + 1 :], found[place + 1 :])
-        self._arranged.begin_waiting()  # what is due would compete with the step, and its commit
+        if any(self._looks.values()):
+            self._arranged.begin_waiting()  # what is due would compete with the step, and its commit
         if len(states) == len(ready):
             n_steps = 1 + max((step.ahead for step in steps), default=0)
             within_s = _PINNED_JOB_S if self._pinned else _JOB_S
@@ -541,11 +543,11 @@ class Engine(OutputWork):
         except TimelyError as error:
             _log.warning("output %r begins at %s, which its log does not say: %s", sink.name, begins, error)
 
-    def _index_own(self, sink: Sink, state: StreamState) -> None:
+    def _index_own(self, sink: Sink, state: StreamState, size_bytes: int) -> None:
         """Have the index of what an output remembers extended, after a large step: the next would read all of it."""
         own = self._own.get(sink)
         for look, leaf in self._looks[sink].items():
-            if leaf is own:
+            if leaf is own and self._arranged.is_much(size_bytes):
                 needed = self._needed(look, state.frontier)
                 self._arranged.before(look, leaf, state.frontier, state.frontier, self.run_tasks, needed)
 
@@ -654,7 +656,7 @@ class Engine(OutputWork):
     def _check_alone(self, sink: Sink) -> None:
         """Refuse a state that others write into: what they say would be taken for what the operator gave."""
         log = self._logs[sink.path]
-        others = sorted(name for name in log.streams() if name != sink.stream)
+        others = sorted(name for name in log.core.streams() if name != sink.stream)
         if sink in self._own and others:
             msg = (
                 f"could not continue at operator {sink.name!r}: found streams {others!r} in log {sink.path!r}, which "

@@ -29,8 +29,7 @@ from spark_timely.errors import OperatorError, SchemaMismatchError, TimelyIntern
 from spark_timely.log.files.format import conform
 from spark_timely.log.files.parquet import letter_table, message_table, write_data_files
 from spark_timely.log.machine.state import DataFile
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import unique_times
+from spark_timely.time.antichain import Antichain, unique_times
 from spark_timely.trace.keys import key_hashes
 from spark_timely.trace.run import in_pieces, mapped_run, merge_pieces, write_run
 from spark_timely.trace.spine import RunFile

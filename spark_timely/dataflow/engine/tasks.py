@@ -22,8 +22,7 @@ from spark_timely.dataflow.remembered import Look
 from spark_timely.dataflow.views import Names, Replay, View, packed, unpacked
 from spark_timely.errors import OperatorError
 from spark_timely.log.machine.state import DataFile
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray
+from spark_timely.time.antichain import Antichain, IntArray
 from spark_timely.trace.arrangement import Arrangement
 from spark_timely.trace.keys import EVERY_KEY, KeyRange, KeySet
 from spark_timely.trace.spine import RunFile

@@ -18,7 +18,7 @@ from spark_timely.dataflow.history.base import Changes, Held, Names
 from spark_timely.dataflow.history.contents import wrong_counts, wrong_number
 from spark_timely.dataflow.history.keys import key_codes, ranks_of
 from spark_timely.dataflow.history.runs import run_starts_of, sums_so_far, wide
-from spark_timely.time.arrays import IntArray, ranges
+from spark_timely.time.antichain import IntArray, ranges
 
 __all__ = ["join_as_of"]
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.antichain import IntArray
 
 __all__ = ["HIDDEN", "Changes", "Held", "HistoryOperator"]
 

@@ -20,7 +20,7 @@ from spark_timely.dataflow.history.base import HIDDEN, Changes, Held, HistoryOpe
 from spark_timely.dataflow.history.contents import Boundaries, consolidated
 from spark_timely.dataflow.history.keys import key_codes, ranks_of
 from spark_timely.dataflow.history.runs import nth_so_far, places_by_number, run_starts_of, sums_so_far, wide
-from spark_timely.time.arrays import BoolArray, IntArray
+from spark_timely.time.antichain import BoolArray, IntArray
 
 __all__ = ["DELETED", "Arrivals", "Best"]
 

@@ -18,7 +18,7 @@ from spark_timely.dataflow.history.base import Changes, Held, Names
 from spark_timely.dataflow.history.keys import key_codes, key_text, ranks_of
 from spark_timely.dataflow.history.runs import run_starts_of, spread, sums_so_far, wide
 from spark_timely.errors import OperatorError
-from spark_timely.time.arrays import IntArray, ranges
+from spark_timely.time.antichain import IntArray, ranges
 from spark_timely.trace.updates import Updates
 
 __all__ = ["Boundaries", "consolidated", "wrong_counts", "wrong_number"]

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_timely.dataflow.exact_sum import BITS, Floats, Ints, carried
-from spark_timely.time.arrays import IntArray, ranges
+from spark_timely.time.antichain import IntArray, ranges
 
 __all__ = [
     "Numbers",

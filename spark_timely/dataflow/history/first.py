@@ -16,7 +16,7 @@ from spark_timely.dataflow.history.base import Changes, Held, HistoryOperator, N
 from spark_timely.dataflow.history.keys import key_codes, ranks_of
 from spark_timely.dataflow.history.runs import run_starts_of, spread
 from spark_timely.errors import TimelyInternalError
-from spark_timely.time.arrays import IntArray
+from spark_timely.time.antichain import IntArray
 
 __all__ = ["First"]
 

@@ -17,7 +17,7 @@ from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.dataflow.history.runs import run_starts_of, spread
 
 if TYPE_CHECKING:
-    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.antichain import IntArray
 
 __all__ = ["key_codes", "key_text", "ranks_of"]
 

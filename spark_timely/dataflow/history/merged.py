@@ -19,7 +19,7 @@ from spark_timely.dataflow.history.best import DELETED, Best
 from spark_timely.dataflow.history.contents import consolidated
 from spark_timely.dataflow.history.keys import key_codes, ranks_of
 from spark_timely.dataflow.history.runs import best_so_far, places_by_number, run_starts_of
-from spark_timely.time.arrays import BoolArray, IntArray
+from spark_timely.time.antichain import BoolArray, IntArray
 
 __all__ = ["EVENT", "RESULT", "Merged", "flagged"]
 

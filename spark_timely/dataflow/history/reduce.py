@@ -18,7 +18,7 @@ from spark_timely.dataflow.history.contents import Boundaries, consolidated
 from spark_timely.dataflow.history.keys import key_codes, key_text, ranks_of
 from spark_timely.dataflow.history.runs import run_starts_of
 from spark_timely.errors import InvalidUsageError, OperatorError, described, kind_of, shown
-from spark_timely.time.arrays import IntArray
+from spark_timely.time.antichain import IntArray
 
 __all__ = ["COUNT", "Function", "Reduce", "reduced_schema"]
 

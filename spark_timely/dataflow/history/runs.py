@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.antichain import BoolArray, IntArray
 
 __all__ = ["best_so_far", "nth_so_far", "places_by_number", "run_starts_of", "spread", "sums_so_far", "wide"]
 

@@ -25,7 +25,7 @@ from spark_timely.dataflow.history.best import DELETED, Best
 from spark_timely.dataflow.history.contents import consolidated
 from spark_timely.dataflow.history.runs import best_so_far, places_by_number, run_starts_of, spread
 from spark_timely.errors import TimelyInternalError
-from spark_timely.time.arrays import BoolArray, IntArray
+from spark_timely.time.antichain import BoolArray, IntArray
 from spark_timely.time.domain import TimeType
 
 __all__ = ["LatestWithin"]

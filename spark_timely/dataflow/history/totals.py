@@ -40,7 +40,7 @@ from spark_timely.dataflow.history.exact import (
 from spark_timely.dataflow.history.keys import key_codes, key_text
 from spark_timely.dataflow.history.runs import best_so_far, places_by_number, run_starts_of, sums_so_far
 from spark_timely.errors import OperatorError, SchemaMismatchError
-from spark_timely.time.arrays import BoolArray, IntArray
+from spark_timely.time.antichain import BoolArray, IntArray
 
 __all__ = ["ROWS", "Totals"]
 

@@ -27,7 +27,7 @@ from spark_timely.dataflow.history.keys import key_codes, ranks_of
 from spark_timely.dataflow.history.merged import flagged
 
 if TYPE_CHECKING:
-    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.antichain import IntArray
 
 __all__ = ["TRUNCATES", "Truncated"]
 

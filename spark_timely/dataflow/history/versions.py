@@ -21,7 +21,7 @@ from spark_timely.dataflow.history.contents import Boundaries, consolidated
 from spark_timely.dataflow.history.keys import ranks_of
 from spark_timely.dataflow.history.merged import EVENT, RESULT, flagged
 from spark_timely.dataflow.history.runs import best_so_far, run_starts_of, spread
-from spark_timely.time.arrays import BoolArray, IntArray
+from spark_timely.time.antichain import BoolArray, IntArray
 
 __all__ = ["END", "START", "MergedVersions", "Versions", "nearest_earlier"]
 

@@ -21,8 +21,7 @@ from spark_timely.dataflow.remembered import over_history
 from spark_timely.dataflow.views import Names, Operator, View, time_value, with_times
 from spark_timely.errors import InvalidUsageError, OperatorError, SchemaMismatchError, kind_of, shown
 from spark_timely.log.files.format import conform
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray, group_times
+from spark_timely.time.antichain import Antichain, IntArray, group_times
 from spark_timely.time.domain import TimeDomain
 
 __all__ = ["Aggregate", "BinaryNotify", "UnaryNotify"]

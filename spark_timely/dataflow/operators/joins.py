@@ -19,8 +19,7 @@ from spark_timely.dataflow.operators.plan_json import Choice, Flag, Texts, in_pl
 from spark_timely.dataflow.views import DIFF, Before, Names, Operator, Replay, View, with_times
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.log.files.format import conform
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray
+from spark_timely.time.antichain import Antichain, IntArray
 from spark_timely.trace.keys import are_among, distinct_hashes, key_hashes
 from spark_timely.trace.updates import one_zero
 

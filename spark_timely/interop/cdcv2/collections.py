@@ -45,8 +45,7 @@ from spark_timely.log.machine.since import is_later
 from spark_timely.log.machine.state import CommitOutcome
 from spark_timely.log.reader import check_between
 from spark_timely.log.writer import StreamWriter
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray, as_times
+from spark_timely.time.antichain import Antichain, IntArray, as_times
 from spark_timely.trace.updates import DIFF, Updates, one_zero
 
 _MESSAGE_UPDATES = 8192

@@ -30,8 +30,7 @@ from spark_timely.interop.records import integer, records_to_rows, rows_to_recor
 from spark_timely.interop.schema import Type, arrow_schema, parse_type
 from spark_timely.interop.time_layout import TimeLayout, time_layout
 from spark_timely.interop.writer import CaptureEncoder
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import IntArray, beyond, unique_times
+from spark_timely.time.antichain import Antichain, IntArray, beyond, unique_times
 from spark_timely.trace.updates import Updates
 
 

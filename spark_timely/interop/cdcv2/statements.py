@@ -24,14 +24,13 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.errors import ProtocolError, SchemaMismatchError, TimelyError, shown
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import as_times, minimal
+from spark_timely.time.antichain import Antichain, as_times, minimal
 from spark_timely.time.domain import TimeType
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.antichain import IntArray
     from spark_timely.time.domain import TimeDomain
 
 Time: TypeAlias = tuple[int, ...]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow.parquet as pq
 
-    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.antichain import BoolArray, IntArray
     from spark_timely.trace.keys import KeySet
 
 __all__ = ["Footer"]

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_timely.canonical.row_hash import lists_of_views
+from spark_timely.conf.kinds import check_schema
 from spark_timely.errors import (
     InvalidOptionError,
     InvalidUsageError,
@@ -34,7 +35,6 @@ from spark_timely.errors import (
     SchemaMismatchError,
     shown,
 )
-from spark_timely.log.arguments import check_schema
 from spark_timely.time.domain import TimeDomain
 from spark_timely.time.text import parse_day, parse_moment
 

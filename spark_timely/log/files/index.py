@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from spark_timely.log.files.format import LogFormat
-    from spark_timely.time.antichain import Antichain
-    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.antichain import Antichain, BoolArray, IntArray
 
 
 _LOW, _HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max

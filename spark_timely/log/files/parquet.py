@@ -34,7 +34,7 @@ from spark_timely.errors import InvalidShapeError, InvalidUsageError
 from spark_timely.log.files.statistics import COUNTS_KEY, describe_progress, encode_counts, file_statistics, leaf_paths
 from spark_timely.log.machine.state import OPEN_STREAM, DataFile
 from spark_timely.log.store.storage import not_written
-from spark_timely.time.arrays import IntArray, as_times, is_sorted, lexsort, minimal, unique_times
+from spark_timely.time.antichain import IntArray, as_times, is_sorted, lexsort, minimal, unique_times
 from spark_timely.time.domain import TimeDomain
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from spark_timely.errors import SchemaMismatchError
 from spark_timely.log.files.parquet_reader import open_parquet
 from spark_timely.log.machine.state import DataFile
-from spark_timely.time.arrays import minimal
+from spark_timely.time.antichain import minimal
 from spark_timely.time.text import moment_text
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from spark_timely.log.store.storage import Storage
-    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.antichain import IntArray
     from spark_timely.time.domain import TimeDomain
 
 __all__ = [

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from spark_timely.log.machine.state import StreamState
-    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.antichain import IntArray
 
 
 def choose_base(seqs: IntArray, may_go: Callable[[int], bool], newest: StreamState, first_of_batch: int | None) -> int:

@@ -20,13 +20,12 @@ import pyarrow as pa
 
 from spark_timely.log.machine.state import OPEN_STREAM, stream_codes
 from spark_timely.protocol.note import Note
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import consolidate_rows
+from spark_timely.time.antichain import Antichain, consolidate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.antichain import IntArray
     from spark_timely.time.domain import TimeDomain
 
 

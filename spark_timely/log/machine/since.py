@@ -31,7 +31,7 @@ from spark_timely.time.text import moment_text
 
 if TYPE_CHECKING:
     from spark_timely.log.files.format import LogKind
-    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.antichain import BoolArray, IntArray
     from spark_timely.time.domain import TimeDomain
 
 

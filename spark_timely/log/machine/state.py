@@ -38,7 +38,7 @@ from spark_timely.canonical.content import added, digest_text
 from spark_timely.errors import shown
 from spark_timely.protocol.note import Note, sealed, unsealed
 from spark_timely.protocol.rules import StreamCounts
-from spark_timely.time.arrays import IntArray, joined_bounds, minimal
+from spark_timely.time.antichain import IntArray, joined_bounds, minimal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

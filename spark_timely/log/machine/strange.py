@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from spark_timely.log.files.index import LiveFiles
     from spark_timely.log.machine.judge import Course, Evidence, Step
     from spark_timely.log.store.entries import Removed
-    from spark_timely.time.antichain import Antichain
-    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.antichain import Antichain, BoolArray, IntArray
     from spark_timely.time.domain import TimeDomain
 
 

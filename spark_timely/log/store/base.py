@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.judge import ForeignChange
     from spark_timely.log.machine.state import DataFile
-    from spark_timely.time.arrays import BoolArray
+    from spark_timely.time.antichain import BoolArray
 
 
 App = tuple[str, int]

@@ -119,7 +119,7 @@ if TYPE_CHECKING:
     from spark_timely.log.machine.judge import ForeignChange, Judgement
     from spark_timely.log.machine.state import DataFile
     from spark_timely.log.store.storage import TableStorage
-    from spark_timely.time.arrays import BoolArray
+    from spark_timely.time.antichain import BoolArray
 
 
 Creation = Literal["made", "taken", "unclear"]

@@ -1,7 +1,8 @@
 """Guard of one handle: follows the table of a log and reports what other programs changed in it.
 
-The judge (`spark_timely.log.machine.judge`) is made only where another program's entry touched files: as long as all
-entries are ours, nothing is kept and nothing is read.
+The judge (`spark_timely.log.machine.judge`), and what keeps files of others (`spark_timely.log.machine.strange`), are
+made only where another program's entry touched files: as long as all entries are ours, nothing is kept and nothing is
+read.
 
 Invariants
 ----------
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from spark_timely.log.files.format import LogFormat
     from spark_timely.log.files.index import FileIndex, LiveFiles
     from spark_timely.log.machine.judge import Evidence, Step
-    from spark_timely.time.arrays import BoolArray
+    from spark_timely.time.antichain import BoolArray
 
 logger = masked_logger(__name__)
 
@@ -51,7 +52,7 @@ class Guard:
         self._path = path
         self._evidence = evidence
         self._judge: Judge | None = None
-        self._strange = Strange()
+        self._strange: Strange | None = None
         # The version up to which nothing is open, as far as no judge is needed to tell; None: not looked for yet.
         self._calm: int | None = None
         # What is open where numbers alone can tell, of nobody knows whose work, and the version of which it is.
@@ -60,7 +61,8 @@ class Guard:
     def copied(self, evidence: Evidence) -> Guard:
         """Return the same in an object of its own, for another handle."""
         other = Guard(self._path, evidence)
-        other._strange = self._strange.copied()
+        if self._strange is not None:
+            other._strange = self._strange.copied()
         if self._judge is not None:
             other._judge = self._judge.copied()
             other._judge.strange = other._strange
@@ -70,7 +72,8 @@ class Guard:
     def forget(self) -> None:
         """Forget everything: the table was read again."""
         self._judge, self._calm, self._lost = None, None, None
-        self._strange.forget()
+        if self._strange is not None:
+            self._strange.forget()
 
     def follow(self, form: LogFormat, step: Step, live: LiveFiles) -> None:
         """Take notice of the entry behind the snapshot, before its files are taken in.
@@ -85,11 +88,11 @@ class Guard:
         if self._judge is None and self._calm == step.version - 1:
             if step.entry.changes_nothing:
                 self._calm = step.version
-                if step.entry.ours:
+                if self._strange is not None:
                     self._strange.vouched(step, live)
                 return
             self._judge = Judge.whole_at(form, step.version - 1, _indexes(live), raised=form.guarded_from or 0)
-            self._judge.strange = self._strange
+            self._judge.strange = self._strange = self._strange or Strange()
         self._calm, self._lost = None, None
         if self._judge is not None:
             self._judge.take([step])
@@ -111,7 +114,7 @@ class Guard:
         if form.guarded_from is None:
             return NOTHING_OPEN
         found, wrong = self._by_entries(form, version, live), self._by_looks(form, live)
-        if not wrong:
+        if not wrong or self._strange is None:
             return found
         # Where what entries tell may not be accepted nothing may.
         state = f"{found.state}\n{self._strange.state(live)}" if found.state or not found.open else ""
@@ -120,6 +123,8 @@ class Guard:
 
     def _by_looks(self, form: LogFormat, live: LiveFiles) -> tuple[ForeignChange, ...]:
         """Return what looks into files have found, of what is guarded."""
+        if self._strange is None:
+            return ()
         found = self._strange.open(form, live, self._evidence)
         return tuple(each for each in found if each.version > (form.guarded_from or 0))
 
@@ -144,18 +149,18 @@ class Guard:
         if form.guarded_from is None:
             return
         found = self._by_entries(form, version, live)
-        if self._lost is not None:
-            return  # numbers have shown it already
+        if self._lost is not None or self._strange is None:
+            return  # numbers have shown it already, or all files are ours
         self._strange.passed = frozenset(each.version for each in found.open if "message" in each.changes)
         self._strange.look(form, live, self._evidence, chosen)
         if self._strange.unread:
-            self._count(form, version, live)
+            self._count(form, version, live, self._strange)
 
-    def _count(self, form: LogFormat, version: int, live: LiveFiles) -> None:
+    def _count(self, form: LogFormat, version: int, live: LiveFiles, strange: Strange) -> None:
         """Judge by numbers where the entries are cleaned up that made files into which nobody has looked."""
         numbers = Judge.count(form, version, _indexes(live), self._evidence)
         if numbers is not None and not any(numbers):
-            self._strange.believed()
+            strange.believed()
             return
         self._judge, self._calm = None, None
         self._lost = version, _by_numbers(version, numbers, ())
@@ -190,17 +195,23 @@ class Guard:
         if self.look(form, version, live).open and self._by_looks(form, live):
             return None, ()
         judged = self._calm if self._judge is None else self._judge.clear
-        return judged, () if judged is None else self._strange.unlooked(judged, live)
+        unlooked = () if judged is None or self._strange is None else self._strange.unlooked(judged, live)
+        return judged, unlooked
 
     def _begin(self, form: LogFormat, version: int, live: LiveFiles) -> None:
         """Judge from the newest mark on; or, where entries are gone, by numbers."""
         raised = form.guarded_from or 0
         course = Judge.since_newest_mark(version, raised, self._evidence.step)
-        if course.marked and all(step.entry.changes_nothing for step in course.steps):
+        calm = course.marked and all(step.entry.changes_nothing for step in course.steps)
+        if calm and self._strange is None and not any(step.entry.unlooked for step in course.steps):
             self._calm = version
-            self._strange.begin(course, version, raised)
+            return
+        strange = self._strange = self._strange or Strange()
+        if calm:
+            self._calm = version
+            strange.begin(course, version, raised)
             for step in course.steps:
-                self._strange.vouched(step, live)
+                strange.vouched(step, live)
             return
 
         def files(at: int) -> Sequence[FileIndex] | None:
@@ -209,8 +220,8 @@ class Guard:
         found = Judge.opened(form, course, replace(self._evidence, files=files), raised=raised)
         if isinstance(found, Judge):
             self._judge = found
-            self._strange.begin(course, found.version, raised)
-            found.strange = self._strange
+            strange.begin(course, found.version, raised)
+            found.strange = strange
         else:
             self._lost = version, _by_numbers(version, found, course.steps)
 

@@ -34,7 +34,6 @@ from deltalake import Schema
 from deltalake.exceptions import DeltaError
 
 from spark_timely.errors import InvalidUsageError, LogDamagedError, LogMissingError, TimelyError
-from spark_timely.log.commit import app_id
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.files.parquet_reader import open_parquet, read_progress
 from spark_timely.log.files.statistics import describe_file, describe_progress
@@ -45,6 +44,7 @@ from spark_timely.log.store.delta import looks
 from spark_timely.log.store.entries import Entry, entry_path, parse_entry, render_entry, signed
 from spark_timely.log.store.scratch import LAST_CHECKPOINT, metadata_action, table_at
 from spark_timely.log.store.storage import TableStorage, has_table, normal_path, plain
+from spark_timely.log.streams import app_id
 
 if TYPE_CHECKING:
     import os

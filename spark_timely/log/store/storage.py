@@ -38,7 +38,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageError, StorageError, in_utf8, shown
+from spark_timely.conf.kinds import in_utf8
+from spark_timely.errors import DataLossError, InvalidOptionError, InvalidUsageError, StorageError, shown
 from spark_timely.log.store.urls import check_names, clean_url, parse_url
 from spark_timely.masking import keep_secret, masked_logger, secret_in_url
 

@@ -36,6 +36,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import functions as F
 
+from spark_timely.conf.kinds import seconds_of
 from spark_timely.errors import (
     DataLossError,
     InvalidUsageError,
@@ -50,7 +51,6 @@ from spark_timely.errors import (
 )
 from spark_timely.log import Log
 from spark_timely.log.acceptance import describe_others
-from spark_timely.log.arguments import seconds_of
 from spark_timely.log.cut import Cut
 from spark_timely.log.cut import cut as cut_of
 from spark_timely.log.log import open_log

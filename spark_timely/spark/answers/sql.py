@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from spark_timely.conf.kinds import seconds_of
 from spark_timely.continual.body import at_time, check_columns, read_query, unknown_functions
 from spark_timely.continual.engine import source_plan
 from spark_timely.continual.plan import TaskSource
@@ -42,7 +43,6 @@ from spark_timely.errors import (
     shown,
 )
 from spark_timely.log import Log
-from spark_timely.log.arguments import seconds_of
 from spark_timely.log.machine.since import needed_by_contents
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import checked_options, normal_path

@@ -53,7 +53,7 @@ from spark_timely.spark.capture.classify import RowClass, digest_in
 from spark_timely.spark.frames.scan import spark_root
 from spark_timely.spark.session import changed_settings
 from spark_timely.threads import at_once, begun, pool
-from spark_timely.time.arrays import IntArray, beyond, consolidate_rows, is_sorted, joined_bounds, minimal
+from spark_timely.time.antichain import IntArray, beyond, consolidate_rows, is_sorted, joined_bounds, minimal
 from spark_timely.time.domain import plain_value
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import numpy as np
 
 from spark_timely.conf.given import DurationLike, SinkGiven
+from spark_timely.conf.kinds import seconds_of
 from spark_timely.conf.options import SinkOptions
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, TimelyError, shown
-from spark_timely.log.arguments import seconds_of
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.machine.state import CommitRequest
 from spark_timely.log.store.storage import check_place, normal_path, promised

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_timely.conf.kinds import seconds_of
 from spark_timely.continual.engine import TaskEngine
 from spark_timely.dataflow.engine import explain
 from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES
@@ -30,7 +31,6 @@ from spark_timely.dataflow.views import leaves_of, packed, unpacked
 from spark_timely.datasource.clock import Alarm
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.errors import InvalidUsageError, StorageError, WaitTimeoutError, shown
-from spark_timely.log.arguments import seconds_of
 from spark_timely.log.log import open_log
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import checked_options, normal_path
@@ -61,8 +61,7 @@ if TYPE_CHECKING:
     from spark_timely.datasource.catalog import FileView
     from spark_timely.log import Log
     from spark_timely.spark.tasks.bodies import FunctionBody
-    from spark_timely.time.antichain import Antichain
-    from spark_timely.time.arrays import Time
+    from spark_timely.time.antichain import Antichain, Time
     from spark_timely.time.domain import TimeLike
     from spark_timely.time.text import Duration
 

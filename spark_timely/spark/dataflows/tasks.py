@@ -37,8 +37,8 @@ from spark_timely.datasource.catalog import Catalog, FileView
 from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split
 from spark_timely.datasource.reader import read_split
 from spark_timely.errors import TimelyInternalError
-from spark_timely.log.commit import discard
 from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.streams import discard
 from spark_timely.spark.base.shipping import for_task
 from spark_timely.threads import begun, pool
 from spark_timely.time.antichain import Antichain
@@ -90,8 +90,8 @@ def catalog_of(log: Log, /) -> Callable[[], FileView]:
     catalog = Catalog(log)
 
     def files() -> FileView:
-        since = log.since()
-        moves = log.kind == "collection" and since != log.domain.minimum_frontier
+        since = log.core.since()
+        moves = log.core.kind == "collection" and since != log.core.domain.minimum_frontier
         return catalog.files(None, since if moves else None)
 
     return files

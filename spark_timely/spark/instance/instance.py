@@ -18,9 +18,9 @@ import pyarrow as pa
 from spark_timely.compute.drive.directory import Directory
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.runtime import Runtime
+from spark_timely.conf.kinds import seconds_of
 from spark_timely.datasource.retaining import RetainedPosition
 from spark_timely.errors import InvalidUsageError, TimelyError, shown
-from spark_timely.log.arguments import seconds_of
 from spark_timely.log.log import Log, open_log
 from spark_timely.log.store.storage import normal_path
 from spark_timely.masking import masked_logger

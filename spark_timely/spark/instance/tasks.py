@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from spark_timely.continual.plan import SourcePlan, StepPlan, StepResult
     from spark_timely.spark.dataflows.dataflow import TaskPart
     from spark_timely.spark.instance.jobs import Jobs
-    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.antichain import IntArray
 
 __all__ = ["InstanceTasks"]
 

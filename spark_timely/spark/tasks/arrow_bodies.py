@@ -61,7 +61,7 @@ from spark_timely.spark.tasks.bodies import (
     operator_error,
     write_messages,
 )
-from spark_timely.time.arrays import is_sorted, lexsort, ranges, unique_times
+from spark_timely.time.antichain import is_sorted, lexsort, ranges, unique_times
 from spark_timely.trace.updates import DIFF, Updates, check_contents, contents_of, hash_lanes, one_zero, summed_by
 from spark_timely.work import is_cancelled
 
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_timely.log.machine.state import DataFile
-    from spark_timely.time.arrays import BoolArray, IntArray
+    from spark_timely.time.antichain import BoolArray, IntArray
 
 __all__ = [
     "KEPT_BYTES",

@@ -86,7 +86,7 @@ if TYPE_CHECKING:
 
     from spark_timely.continual.many import ManyBody, ManyPlace
     from spark_timely.log.machine.state import DataFile
-    from spark_timely.time.arrays import IntArray
+    from spark_timely.time.antichain import IntArray
     from spark_timely.time.domain import TimeType
 
 __all__ = ["SETTINGS", "Changes", "FunctionBody", "SessionSettings", "SparkBodies"]

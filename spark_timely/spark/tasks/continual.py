@@ -55,8 +55,8 @@ from spark_timely.continual.plan import (
 from spark_timely.dataflow.body import Body
 from spark_timely.dataflow.fingerprint import FINGERPRINT
 from spark_timely.dataflow.kept_logs import KEPT
-from spark_timely.dataflow.logs import Sink, least_time
-from spark_timely.dataflow.views import Replay, View
+from spark_timely.dataflow.logs import Sink
+from spark_timely.dataflow.views import Replay, View, least_time
 from spark_timely.errors import InvalidUsageError, LogMissingError, SchemaMismatchError, TimelyError, shown
 from spark_timely.log import Log
 from spark_timely.log.files.format import LogFormat

@@ -31,6 +31,7 @@ from spark_timely.errors import (
     TimelyError,
     WaitTimeoutError,
 )
+from spark_timely.log.core import LogCore
 from spark_timely.log.log import Log, create_log, open_log
 from spark_timely.time.antichain import Antichain
 from spark_timely.time.text import parse_duration
@@ -331,15 +332,15 @@ def test_storage_that_is_away_for_a_moment_ends_nothing(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = threading.Event()
-    refresh = Log.refresh
+    refresh = LogCore.refresh
     failed: list[str] = []
 
-    def refreshed(self: Log) -> None:
+    def refreshed(self: LogCore) -> bool:
         if away.is_set() and threading.current_thread() is not threading.main_thread():
             failed.append(self.path)
             msg = f"could not read log {self.path!r}: found no answer"
             raise StorageError(msg, hint="wait", determinate=True)
-        refresh(self)
+        return refresh(self)
 
     with handle(tmp_path / "instance") as instance, handle(tmp_path / "instance", read_only=True) as follower:
         instance.index("totals", TOTALS, imports={"orders": log.path}, key="k")
@@ -347,7 +348,7 @@ def test_storage_that_is_away_for_a_moment_ends_nothing(
         follower.await_frontier("totals", 3)
         batches, followed = instance.subscribe("totals"), follower.subscribe("totals")
         found, seen = until(batches, 4), until(followed, 4)
-        monkeypatch.setattr(Log, "refresh", refreshed)
+        monkeypatch.setattr(LogCore, "refresh", refreshed)
         away.set()
         append(log, (4, 1, 1, 1), upper=5)
         wait_until(lambda: failed)

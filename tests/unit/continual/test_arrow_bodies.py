@@ -38,7 +38,7 @@ from spark_timely.spark.tasks.arrow_bodies import (
     times_of_changes,
 )
 from spark_timely.spark.tasks.bodies import Changes
-from spark_timely.time.arrays import IntArray
+from spark_timely.time.antichain import IntArray
 from spark_timely.trace.updates import Updates
 from tests.continual import PythonBodies, shown
 from tests.faults.harness import long_lane

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as s
 
-from spark_timely.dataflow.grouping import group_rows
+from spark_timely.dataflow.aggregates import group_rows
 from tests.support import examples
 
 DAY = dt.date(2013, 1, 1)

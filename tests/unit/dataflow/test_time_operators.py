@@ -19,8 +19,7 @@ from spark_timely.errors import InvalidUsageError, OperatorError, SchemaMismatch
 from spark_timely.log.log import create_log, open_log
 from spark_timely.spark.dataflows.tasks import catalog_of
 from spark_timely.testing import rows_of, stream_of
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import consolidate
+from spark_timely.time.antichain import Antichain, consolidate
 from tests.property.test_dataflow import runner
 
 ROWS = {"_time": [5, 1, 3, 1], "k": ["a", "b", "a", "a"], "n": [1, 2, 3, 4]}

@@ -20,10 +20,10 @@ from spark_timely.canonical import content
 from spark_timely.canonical.content import OF_COMMIT, OF_TASK, added, digest_from, digest_of_messages, is_worth_it
 from spark_timely.errors import InvalidUsageError
 from spark_timely.log import Log, MemoryLog
-from spark_timely.log.commit import as_data_files
 from spark_timely.log.files.parquet import write_data_files
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.machine.state import states_by_seq
+from spark_timely.log.streams import as_data_files
 from spark_timely.protocol.note import Note
 from tests.conformance.test_foreign_changes import clean_up, output
 from tests.oracles import content_model

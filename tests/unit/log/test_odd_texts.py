@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import spark_timely
 from spark_timely import Log
-from spark_timely.errors import TimelyError, in_utf8
+from spark_timely.conf.kinds import in_utf8
+from spark_timely.errors import TimelyError
 from tests.support import examples
 
 SCHEMA = pa.schema([("k", pa.string())])

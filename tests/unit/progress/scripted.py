@@ -11,7 +11,7 @@ from spark_timely.progress.operate import InternalSummary, Operator
 from spark_timely.progress.reachability import Source, Target
 from spark_timely.progress.subgraph import Subgraph, SubgraphBuilder
 from spark_timely.progress.worker import Worker
-from spark_timely.time.arrays import Time
+from spark_timely.time.antichain import Time
 
 Report = list[tuple[int, Time, int]]
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_timely.errors import InvalidShapeError
 from spark_timely.progress.change_batch import ChangeBatch
-from spark_timely.time.arrays import as_times
+from spark_timely.time.antichain import as_times
 from tests.oracles import order_model as model
 
 

@@ -21,8 +21,7 @@ from spark_timely.progress import frontier as module
 from spark_timely.progress.count_table import CountTable
 from spark_timely.progress.frontier import MutableAntichain
 from spark_timely.progress.subgraph import Refines
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import as_times
+from spark_timely.time.antichain import Antichain, as_times
 from tests.faults.harness import long_lane
 from tests.modules import ROOT
 from tests.oracles import order_model as model

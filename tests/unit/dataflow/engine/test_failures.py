@@ -357,7 +357,7 @@ def test_input_unreadable_for_a_moment_is_looked_at_again(
         msg = "could not reach the storage"
         raise StorageError(msg)
 
-    monkeypatch.setattr(made._logs[log.path], "refresh", unreachable)
+    monkeypatch.setattr(made._logs[log.path].core, "refresh", unreachable)
     advance_all(with_runner([made], runner(scope.storage)), lives=True, now=clock)
     bad = open_log(str(tmp_path / "bad"))
     assert failure_of(bad, scope.sinks[0], run="run") is not None
@@ -382,7 +382,7 @@ def test_unreachable_output_ends_the_query_after_some_tries(
         msg = "could not reach the storage"
         raise StorageError(msg)
 
-    monkeypatch.setattr(made._logs[str(tmp_path / "bad")], "refresh", unreachable)
+    monkeypatch.setattr(made._logs[str(tmp_path / "bad")].core, "refresh", unreachable)
     for _ in range(2):
         advance_all(with_runner([made], runner(scope.storage)), lives=True, now=clock)
         clock.advance(rest_of([made]) or 0.0)

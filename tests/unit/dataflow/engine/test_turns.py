@@ -132,14 +132,14 @@ def test_call_returns_after_thirty_steps_or_ten_seconds(tmp_path: Path, log: Log
 def test_slow_inputs_take_a_tenth_of_the_time(tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query(tmp_path, log)
     small = query.engines[1]
-    refresh, looks = small._logs[query.news.path].refresh, []
+    refresh, looks = small._logs[query.news.path].core.refresh, []
 
     def slow() -> bool:
         looks.append(query.clock())
         query.clock.advance(0.4)
         return refresh()
 
-    monkeypatch.setattr(small._logs[query.news.path], "refresh", slow)
+    monkeypatch.setattr(small._logs[query.news.path].core, "refresh", slow)
     query.before = lambda _: query.clock.advance(0.25)
     query.advance(lives=True, bounds=Bounds(None, None))
     assert query.jobs == ["large"] * 30

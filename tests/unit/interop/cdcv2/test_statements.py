@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from spark_timely.interop.cdcv2.reader import CdcReader, read_message
 from spark_timely.interop.cdcv2.statements import Ledger, Statement
-from spark_timely.time.antichain import Antichain
-from spark_timely.time.arrays import unique_times
+from spark_timely.time.antichain import Antichain, unique_times
 from spark_timely.trace.updates import Updates
 from tests.golden.test_cdcv2 import CASES, TIMES
 

@@ -30,7 +30,7 @@ from spark_timely.log.files.statistics import (
 )
 from spark_timely.log.store.cloud import CloudStorage, open_storage
 from spark_timely.log.store.storage import MemoryStorage, normal_path
-from spark_timely.time.arrays import unique_times
+from spark_timely.time.antichain import unique_times
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 FORM = LogFormat.build(pa.schema([("v", pa.int64())]))

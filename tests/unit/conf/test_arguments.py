@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 import spark_timely
+from spark_timely.conf.kinds import seconds_of
 from spark_timely.errors import InvalidOptionError, InvalidShapeError, InvalidUsageError, TimelyError
 from spark_timely.log import MemoryLog
-from spark_timely.log.arguments import seconds_of
 from spark_timely.log.log import Log
 from spark_timely.log.reader import events_of, frontier_at
 
