@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -100,14 +101,18 @@ class Two:
 
 
 JOIN = "SELECT o.id, rate FROM orders o JOIN rates USING (currency)"
+KINDS = [("collection", "collection"), ("stream", "collection")]
 
 
 def rows(spark: SparkSession, text: str, names: Mapping[str, Any], **options: Any) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row) for row in sql(spark, text, names=names, **options).collect())
 
 
-@pytest.mark.parametrize("seed", range(12 if long_lane() else 2))
-@pytest.mark.parametrize("kinds", [("collection", "collection"), ("stream", "collection")])
+@pytest.mark.parametrize(
+    ("seed", "kinds"),
+    # In the short lane each with a history of its own.
+    list(itertools.product(range(12), KINDS)) if long_lane() else list(enumerate(KINDS)),
+)
 def test_join_at_each_time_is_what_python_makes_of_it(
     spark: SparkSession, tmp_path: Path, seed: int, kinds: tuple[str, str]
 ) -> None:

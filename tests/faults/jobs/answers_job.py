@@ -50,7 +50,8 @@ def main() -> None:
     """Do what the specification says, and die where it says."""
     spec = json.loads(Path(sys.argv[1]).read_text())
     place, moment = Path(spec["place"]), str(spec["die"])
-    spark = spark_timely.session("answers", master="local[2]", delta=True, **{"spark.ui.enabled": "false"})
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+    spark = spark_timely.session("answers", master="local[2]", delta=True, **settings)
     if moment == "begun":
         die_after(copy_to, "begin")
     elif moment == "written":
