@@ -9,7 +9,8 @@ replacing itself with the interpreter. Where processes are killed the group of o
 others, are as they would be.
 
 A process that is forked has imported what a new one may fail to import. So the first process of each module that Spark
-starts, Connect's too, is started as a user's; a test that runs alone has those of its own. All are started in the pages
+starts, Connect's too, is started as a user's; a test that runs alone has those of its own. Daemons, which stay as long
+as their session and of which all its workers come, are started so for Connect alone. All are started in the pages
 of the documentation and the examples, which come to every place where a classic session starts Python, and in jobs of
 `tests/faults` that kill them or run on executors (`tests.faults.harness.STARTED`).
 """

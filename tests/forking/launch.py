@@ -19,12 +19,14 @@ def _ask(address: str, words: list[str]) -> _socket.socket | None:
     # With another seed of hashes it would be another program, and what counts lines does so from the start.
     if words[:1] != ["-m"] or os.environ.get("PYTHONHASHSEED", "0") != "0" or "COVERAGE_PROCESS_START" in os.environ:
         return None
-    place = "-".join(words[1:3]).replace("/", "_")  # a daemon is one for each module that it runs
-    try:
-        os.close(os.open(f"{address}-{place}", os.O_CREAT | os.O_EXCL))
-        return None  # the first of each place is started: what only a new interpreter shows must fail a test
-    except FileExistsError:
-        pass
+    # A daemon stays as long as its session, and each of its workers would import all for itself.
+    if words[1] != "pyspark.daemon" or "SPARK_TIMELY_STARTED_DAEMONS" in os.environ:
+        place = "-".join(words[1:3]).replace("/", "_")  # a daemon is one for each module that it runs
+        try:
+            os.close(os.open(f"{address}-{place}", os.O_CREAT | os.O_EXCL))
+            return None  # the first of each place is started: what only a new interpreter shows must fail a test
+        except FileExistsError:
+            pass
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         connection.connect(address)

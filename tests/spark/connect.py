@@ -29,6 +29,7 @@ STOP = "stop"
 def connect_session() -> SparkSession:
     """Return a Connect session with a server of its own and the source registered."""
     os.environ["SPARK_TESTING"] = "1"  # a free port for the server, so that several runs do not meet on one
+    os.environ["SPARK_TIMELY_STARTED_DAEMONS"] = "1"  # the first of each module as a user's: see `tests.forking`
     settings = session_settings()
     # The server starts some Python processes without the environment of executors: they take its own, and find
     # pyspark compiled too. Each has ten seconds to answer.

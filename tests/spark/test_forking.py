@@ -77,6 +77,22 @@ def test_first_program_of_each_name_is_started(start: Start) -> None:
     assert ("loaded already" in errors[0]) != ("loaded already" in errors[1])
 
 
+@pytest.mark.parametrize("started", [False, True])
+def test_daemon_is_started_where_that_is_asked_for(forked_python: Path | None, started: bool) -> None:
+    assert forked_python is not None
+    wait_until(forked_python.with_name("s").exists, deadline_s=60, what="the start of the process that is forked")
+    asked = {"SPARK_TIMELY_STARTED_DAEMONS": "1"} if started else {}
+    command = [forked_python, "-m", "pyspark.daemon", "no.module"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **asked, "PYTHONHASHSEED": "0"}
+    )
+    assert process.stdout is not None
+    assert len(process.stdout.read(4)) == 4  # its port
+    words = Path(f"/proc/{process.pid}/cmdline").read_text().split("\0")
+    process.communicate(timeout=60)  # it ends with its input
+    assert any(word.endswith("launch.py") for word in words) != started
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_program_ends_with_who_stands_for_it(start: Start, tmp_path: Path, how: signal.Signals) -> None:
     process = start(WAITS)
