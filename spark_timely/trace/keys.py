@@ -97,7 +97,8 @@ def key_hashes(rows: pa.Table, by: Sequence[str]) -> npt.NDArray[np.uint64]:
     --------
     >>> import pyarrow as pa
     >>> a, b, c = key_hashes(pa.table({"k": ["x", None, "x"]}), ["k"]).tolist()
-    >>> a == c, a == b, a == key_hashes(pa.table({"other": ["x"]}), ["other"])[0]
+    >>> (other,) = key_hashes(pa.table({"other": ["x"]}), ["other"]).tolist()
+    >>> a == c, a == b, a == other
     (True, False, True)
     """
     if not by:
