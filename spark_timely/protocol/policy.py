@@ -453,6 +453,7 @@ def holding(domain: TimeDomain, /) -> Policy:
 
     Examples
     --------
+    >>> from spark_timely.time.domain import TimeDomain
     >>> holding(TimeDomain(("long",))).frontier.value
     'hold'
     """
