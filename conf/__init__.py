@@ -1,4 +1,8 @@
-"""The options of the sink and the source, in one table."""
+"""The options of the sink and the source: one table, the parsers of its values, and its types for editors.
+
+`options` has the table, by which source, sink, captures and replays read what users give. `kinds` parses one value, and
+checks arguments of functions in all other folders. `given` has the types that editors and type checkers see.
+"""
 
 from __future__ import annotations
 

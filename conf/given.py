@@ -1,7 +1,9 @@
 """Types of the options of sink and source, for editors and type checkers.
 
-Names and kinds are those of the table in `spark_timely.conf.options`; a test compares the two. Spark's own way of
-writing a name (``lateData``) is read as well, and is known at run time only.
+`spark_timely.capture`, `start` and `replay` have them in their signatures. What a user gives may be text or a value;
+parsed, the options are a `SinkOptions` or `SourceOptions` of `spark_timely.conf.options`. Names and kinds are those of
+the table there; a test compares the two. Spark's own way of writing a name (``lateData``) is read as well, and is known
+at run time only.
 """
 
 from __future__ import annotations

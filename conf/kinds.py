@@ -1,7 +1,8 @@
-"""Values that users give: parsers of option values, one for each kind, and type checks of arguments.
+"""Kinds of values that users give: a parser of option values for each kind, and type checks of arguments.
 
-A check of an argument takes what is attempted (``could not …``) and the name of the argument, for the error: a wrong
-one is refused before anything is done.
+The table of options (`spark_timely.conf.options`) parses by it. Functions of logs, answers and instances check their
+arguments by it: a check takes what is attempted (``could not …``) and the name of the argument, for the error. A wrong
+argument is refused before anything is done.
 
 Invariants
 ----------

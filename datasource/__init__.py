@@ -4,7 +4,8 @@
 the sink. `bounds` makes offsets of the options. Between two offsets the `planner` (or `arrivals`, in the order
 captured, from the `recent` progress) decides which times or commits come, by what the `catalog` knows of the log's
 files, and cuts them into splits (`partitions`), which carry the progress rows too. The `reader` reads a split in a
-task. The `clock` is a source of its own: it says which logs moved, for dataflows.
+task. What the query has yet to read is kept in the log by `retaining`. Two sources are apart: `letters` reads dead
+letters, the rows that captures put aside, and the `clock` says which logs moved, for dataflows.
 """
 
 from __future__ import annotations

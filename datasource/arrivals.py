@@ -8,11 +8,12 @@ Invariants
 ----------
 1. Commits are delivered whole, per stream in the order of their numbers; messages of a commit come
    before its progress, in the same split.
-2. Commits that open a stream are taken as soon as they are seen and stated before all others, with those
-   of `#open` they belong to after them: a statement that raises a count may come earlier than it was
-   made, one that lowers it may not. So every prefix of the rows is a legal stream, not only the whole.
+2. Commits that open a stream are taken as soon as they are seen, and stated before all others. A new stream gets its
+   capability from `#open`, which holds one for streams to come; the commit by which `#open` gives it up follows. For a
+   statement that raises a count may come earlier than it was made, one that lowers it may not. So every prefix of the
+   rows is a legal stream, not only the whole.
 3. Positions and plans name only streams that the offset's selection chooses, whatever the options say.
-4. Across streams the order is that of the wall clocks of the commits; no promise stands on it.
+4. Across streams the order is that of the wall clocks of the commits; nothing may rely on it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Bounds of a replay: where a query begins, where it stops, and where micro-batches end, by its options.
 
-With ``alignTo`` no window of time is cut by a micro-batch. Multiples are counted from 0: of dates and timestamps from
-1970-01-01 in UTC, as Spark's ``window`` does.
+The `planner` asks here for the offset of a fresh checkpoint, what a restart continues with, and where a micro-batch may
+end. With ``alignTo`` micro-batches end at multiples of its value, so that none cuts a window of time in two. Multiples
+are counted from 0: of dates and timestamps from 1970-01-01 in UTC, as Spark's ``window`` does.
 
 Invariants
 ----------

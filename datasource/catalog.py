@@ -1,7 +1,8 @@
 """The planner's catalog of a log's files: bounds of all, and the exact times of files looked into.
 
-A planner holds one for a query's run. `Catalog.files` gives a `FileView` of the files of messages that a query reads,
-with their bounds as arrays; `exact` reads the times of one file from its footer, and keeps them.
+No catalog of tables: the `planner` of a query holds one for its run, and a dataflow one for each log that it reads.
+`Catalog.files` gives a `FileView` of the files of messages that a query reads, with their bounds as arrays; `exact`
+reads the times of one file from its footer, and keeps them.
 """
 
 from __future__ import annotations

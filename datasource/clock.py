@@ -1,20 +1,23 @@
 """The clock: a streaming source that makes a micro-batch when a log's frontier moves, and carries no data.
 
-What drives a dataflow. Spark runs a micro-batch when an offset is another than before; the offset of a clock is
-how far each of its logs is, which run of the query asks, and which setting of its alarm rang last. So a micro-batch is
-run when a frontier moved; once at the start of each run, although none moved: an output that is new or was emptied
-would wait for ever; and when the dataflow asked for it, since work is left or what failed is to be tried again.
+It drives the query of dataflows (`spark_timely.spark.dataflows.dataflow`). Spark runs a micro-batch when an offset is
+another than before. The offset of a clock is how far each of its logs is, which run of the query asks, and which
+setting of its alarm rang last. So a micro-batch is run
 
-It asks by an `Alarm`. The dataflows of a query run in one process, its clock in another one, through Spark Connect too.
-Both reach the query's checkpoint: there the one leaves a file that says when it wants to be called again, and the other
-looks at it.
+- when a frontier moved;
+- once at the start of each run, although none moved: an output that is new or was emptied would wait for ever;
+- when the dataflow asked for it, since work is left or what failed is to be tried again.
+
+The dataflow asks by an `Alarm`. The dataflows of a query run in one process, its clock in another one, through Spark
+Connect too. Both reach the query's checkpoint. The dataflow leaves a file there that says when it wants to be called
+again, and the clock looks at it.
 
 Invariants
 ----------
 1. Equal positions have equal JSON text.
 2. The rows of a micro-batch depend on its two offsets alone.
 3. Logs that cannot be looked at for a moment are as they were; looks that fail several times in a row are an error.
-4. Each setting of the alarm has a number of its own, which stands in the offset of the micro-batch that it makes: one
+4. Each setting of the alarm has a number of its own, which the offset of the micro-batch that it makes contains: one
    setting makes one micro-batch. A setting of another run means nothing.
 5. An alarm rings as soon as either clock of its reader says so: the wall clock, which may be set back, or that of the
    time since the setting was first seen.

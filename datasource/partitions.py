@@ -1,12 +1,12 @@
-"""A split: the work of one task of a replay, with the layout of its rows and the progress rows that go with it.
+"""Partitions of a replay, here called splits: the work of one task, the layout of its rows, and its progress rows.
 
-Plain picklable values. A split says which pieces of which files and which range of times or commits;
-the layout, the same for all splits of a query, says which columns come out. The driver makes them,
-executors read them.
+Plain picklable values. A split says which pieces of which files and which range of times or commits; the layout, the
+same for all splits of a query, says which columns come out. `planner` and `arrivals` make them on the driver, and
+`reader` reads them in executors, as do tasks of dataflows and continual tasks.
 
-Progress rows of ``content=events`` are one stream of statements, folded from all that is replayed; the driver makes
-them, and a split carries them. A reader of the rows starts with one capability at the minimum. What the replayed
-streams hold where the query begins is stated against that at the very beginning: of k streams that all hold the
+Progress rows of ``content=events`` are one stream of statements, summed up over all streams that are replayed; the
+driver makes them, and a split carries them. A reader of the rows starts with one capability at the minimum. So the very
+first rows state how what the streams hold where the query begins differs from that: of k streams that all hold the
 minimum, k − 1 further counts there. What raises a count comes before what lowers another: each row by itself is a
 statement that the rows before it allow.
 

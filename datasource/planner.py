@@ -1,7 +1,8 @@
 """The planner of replays: chooses the offsets and splits of each micro-batch from a log and the options.
 
 The planner runs on the driver, one per query and run, and keeps what it has learnt of the log between
-micro-batches. It knows nothing of Spark: `stream` and `batch` put it behind Spark's interfaces.
+micro-batches. It knows nothing of Spark: the readers of `stream` put it behind Spark's interfaces, and
+`spark_timely.spark.replay` asks it without them. What is ordered by commits instead of times it leaves to `arrivals`.
 
 Invariants
 ----------
@@ -11,8 +12,8 @@ Invariants
    deliver nothing.
 3. Nothing beyond the log's frontier is delivered under ``complete``; a frontier never goes back.
 4. An offset never goes past what was there when ``prepare_available_now`` was called.
-5. Nothing is planned from an offset until the log was found to have the commits that the offset names: once per run,
-   from then on the log's handle refuses a log that goes back.
+5. Nothing is planned from an offset until the log was found to have the commits that the offset names. That is looked
+   at once per run: from then on the log's handle refuses a log that goes back.
 """
 
 from __future__ import annotations

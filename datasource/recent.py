@@ -1,6 +1,7 @@
-"""The newest progress of a log, kept between micro-batches for a replay in the order captured.
+"""The recent progress of a log: the rows since a position, kept between micro-batches of a replay.
 
-`CommitBound` follows by it a beginning or an end that is said by commit number or moment, while the log grows up to it.
+`arrivals` reads its history of commits here. The `planner` asks a `CommitBound` where a replay by times begins or ends
+that names a commit number or a moment: it follows that bound while the log grows up to it.
 
 Invariants
 ----------
@@ -9,7 +10,7 @@ Invariants
 2. In the history the wall clock of a commit is never below that of an earlier one of its stream, although the
    earlier one was dropped. In the state of a commit it is the one that the log has.
 3. Once the commits before a bound are all there, their frontier stays what it was found to be. Until then each look
-   costs the progress that is new: what is before the bound in every stream is summed up by the newest commit there.
+   reads only the progress that is new: of each stream the newest commit before the bound sums up those before it.
 """
 
 from __future__ import annotations

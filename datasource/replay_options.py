@@ -1,7 +1,8 @@
 """Options of a replay as Spark gives them, checked; and those of a table of a catalog, which are kept with the table.
 
-`source_options` checks the options of a read, and `read_options` finds them for one that Spark asks for, which may be
-of a table: ``CREATE TABLE … USING timely OPTIONS (…)``.
+`source_options` checks the options of a read, for `spark_timely.spark.patches` before the query starts, and for
+`spark_timely.spark.replay`. `read_options` does so for `source`, in each process of Spark's: there they may be those of
+a table, ``CREATE TABLE … USING timely OPTIONS (…)``. Each option by itself is parsed in `spark_timely.conf.options`.
 
 Invariants
 ----------

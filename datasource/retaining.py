@@ -1,8 +1,10 @@
 """The retainer of a query: keeps its position in the log readable, under the name that its option gives.
 
-The log's own table says who retains what, so compaction by anybody waits (`spark_timely.log.machine.since`). A name is
-one query's: its first offset carries an identity, which its checkpoint keeps. Until that offset is known to be in the
-checkpoint the retainer belongs to any query that begins.
+A retainer is a row of the log's own table that names a consumer and what it still reads, so compaction by anybody waits
+(`spark_timely.log.machine.since`). The `planner` keeps one for its query here, and dataflows and instances one for each
+log that they read; `spark_timely.log.retention` writes the rows. A name is one query's: its first offset carries an
+identity, which its checkpoint keeps. Until that offset is known to be in the checkpoint the retainer belongs to any
+query that begins.
 
 Invariants
 ----------
@@ -12,9 +14,9 @@ Invariants
 3. Each retainer costs at most one commit in a minute, but for the first of a run and the release.
 4. While the planner lives, a thread renews the retainer, so that an idle query does not expire. It uses a handle of its
    own: the planner's snapshot moves only when the planner looks.
-5. A run of the query begins once: it takes the retainer over from runs before it, as after a restart. One that lives on
-   finds that out when it looks, and fails: with a copied checkpoint two queries have one identity, and the retainer
-   would stand where the faster one is.
+5. A run of the query begins once: it takes the retainer over from runs before it, as after a restart. An earlier run
+   that still lives finds that out when it looks, and fails. For with a copied checkpoint two queries have one identity,
+   and the retainer would follow the faster one.
 6. What a restored table has lost is registered again when the query looks, unless since has passed it. What was
    released by hand is not, before the next renewal.
 """

@@ -1,9 +1,10 @@
 """The class of the format ``timely`` that Spark loads: gives schemas, readers and writers.
 
-Spark asks in processes of its own: one for the schema, one for each reader or writer, and for a sink one more that
-commits. None knows what another has parsed. So each parses the same options and opens the log for itself, here as in
-the sink (`sink.plan`, `sink.commit`), and what does not fit is refused by the first of them. A process loads what its
-content needs and no more: queries wait for it. The options are read in `replay_options`.
+`spark_timely.spark.session` makes it known to a session. Spark asks in processes of its own: one for the schema, one
+for each reader or writer, and for a sink one more that commits. None knows what another has parsed. So each parses the
+same options and opens the log for itself, here as in the sink (`sink.plan`, `sink.commit`), and what does not fit is
+refused by the first of them. A process loads what its content needs and no more: queries wait for it. The options are
+read in `replay_options`.
 """
 
 from __future__ import annotations

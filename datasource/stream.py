@@ -1,5 +1,8 @@
 """The readers that Spark calls: for a streaming replay, a batch one, dead letters and a clock.
 
+`source` makes them. They put other modules behind Spark's interfaces: offsets and plans are those of `planner`,
+`letters` and `clock`, and the files of a split are read by `reader`.
+
 Life of a reader: one instance, in the planner process of a query's run, answers for offsets and plans;
 a pickled copy of another one reads in the executors. Nothing is shared between them but the options and
 the layout, so `read` needs no log.

@@ -1,7 +1,8 @@
-"""Roles of columns: which column of a DataFrame is the time, the diff, the event or part of the payload.
+"""Columns of a capture, and their roles: which one is the time, the diff, the event or part of the payload.
 
 The event says whether a row is a message or a statement about progress (``frontier=events`` only), the diff how often
-it is added to a collection. All other columns are payload.
+it is added to a collection. All other columns are payload. `policy_of` makes of the options the policy by which rows
+are judged.
 
 Invariants
 ----------

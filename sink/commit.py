@@ -1,9 +1,9 @@
 """The commit of a micro-batch, exactly once: checks the tasks' reports against the plan, then appends their files.
 
-The last step of a micro-batch, in the Python process in which Spark calls the writer's `commit`. All that it knows
-came from two sides: the plan, made before the tasks, with the state that the stream had then, and one report for each
-task, with the files that the task wrote. Everything that can be refused is refused before the log is touched. A log
-or a stream that does not exist yet is created here.
+The last step of a micro-batch: the `writer` takes it in the Python process in which Spark calls its `commit`, and
+captures in foreachBatch in the driver. All that it knows came from two sides: the plan, made before the tasks, with the
+state that the stream had then, and one report for each task, with the files that the task wrote. Everything that can be
+refused is refused before the log is touched. A log or a stream that does not exist yet is created here.
 
 Invariants
 ----------

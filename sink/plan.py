@@ -1,12 +1,14 @@
 """The plan of a captured micro-batch: the state of its stream, and refusal of what cannot be captured.
 
-A plan is made on the driver before any task runs, travels to the tasks by pickling, and is made again
-in the process that commits. It opens nothing and creates nothing: a log that does not exist yet is
-planned as one whose stream holds the minimum time, and is made by the commit.
+The `writer` makes it on the driver before any task runs, and again in the process that commits; a capture in
+foreachBatch makes it in the driver. It travels to the tasks by pickling. It opens no stream and creates no log: one
+that does not exist yet is planned as one whose stream holds the minimum time, and is made by the `commit`. Two of its
+parts have names of their own. The `Standing` is what rows are judged by: the capabilities that the stream holds, and a
+wall clock. A `Consent` names micro-batches that are missing and that the user does without.
 
 Invariants
 ----------
-1. Every row of a micro-batch is judged by the standing of one plan; the commit refuses reports that
+1. Every row of a micro-batch is judged by the `Standing` of one plan; the commit refuses reports that
    were made under another.
 2. A repeated micro-batch is judged by the counts before its first commit and by the wall clock
    recorded with it, so it makes the decisions that are in the log already, and writes nothing.
@@ -14,10 +16,11 @@ Invariants
    of a log that was, is refused. With `takeover` a query that never owned the stream is planned all the same: its
    first micro-batch makes it the owner.
 4. A micro-batch is captured only where nothing before it is missing, as far as is known: by the commits that the query
-   wrote down in its checkpoint, and in the sink by its numbers alone, which have no gaps there. On a log that went back
-   the ones between would be missing, and their times declared complete. Nothing is created before that is refused.
-5. Consent is bound to one number: `beginAt=N` accepts what is missing before micro-batch N and at no other, and never
-   another micro-batch in the place of one that the log has.
+   wrote down in its checkpoint, and in the sink by its numbers alone, which have no gaps there. On a log that was put
+   back, from micro-batch 9 to 5, the next one would be 10: 6 to 9 would be missing, and their times declared complete.
+   Nothing is created before that is refused.
+5. Consent is bound to one number: `beginAt=10` accepts that 6 to 9 are missing before micro-batch 10. It is no consent
+   at any other number, nor to another micro-batch in the place of one that the log has.
 """
 
 from __future__ import annotations

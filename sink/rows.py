@@ -1,7 +1,8 @@
-"""The writer of one task: judges its rows and writes them to Parquet files. Arrow and numpy only.
+"""Rows of one task of the sink: judges them and writes them to Parquet files. Arrow and numpy only.
 
-`write_rows` is called once in each task of a micro-batch, with its batches of rows; it gives a `TaskReport` of the
-files, of what was late, and of the digest of the rows, by which the commit (`sink.commit`) goes.
+The `writer` calls `write_rows` once in each task of a micro-batch, with its batches of rows. It gives a `TaskReport` of
+the files, of what was late, and of the digest of the rows, by which the `commit` decides. A capture in foreachBatch has
+the same done by Spark itself (`spark_timely.spark.capture.classify`).
 
 Invariants
 ----------

@@ -4,6 +4,9 @@ Spark makes the sink only with the first micro-batch, in a thread of the query's
 late, by the program that waits for the query. Checked here before: options, output mode, columns and their types, the
 log, the stream's owner, and what is missing before the next micro-batch.
 
+`spark_timely.spark.patches` asks for the check when a query starts, whether by Spark's ``start()`` or by
+`spark_timely.start`. Through Connect the answer is made where Spark runs: there the source gets the `question`.
+
 Invariants
 ----------
 1. What is refused here would be refused by the first micro-batch with rows; what the sink would take passes.

@@ -1,5 +1,6 @@
 """The sink ``writeStream.format("timely")``: the writer that Spark calls to capture a micro-batch.
 
+It puts `plan`, `rows` and `commit` behind Spark's interface; `spark_timely.datasource.source` makes it when Spark asks.
 Per micro-batch Spark makes a writer in a prepare process on the driver and pickles it to the tasks;
 each task calls `write` once, with zero rows too; another writer, made in a commit process, gets the
 tasks' messages and the micro-batch's number. Nothing is shared between the three but what is pickled.

@@ -1,4 +1,4 @@
-"""Run the command line as ``python -m spark_timely``."""
+"""Runs the command line as ``python -m spark_timely``, as the script ``spark-timely`` does (`spark_timely.cli`)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """The error classes of the library: when each is raised, and how to react.
 
+All modules raise them, and the command line shows them (`cli.command`). `shown` and `described` put values and errors
+of other libraries into the text of one.
+
 Every text reads ``[<condition>] could not <attempt>: <what was found, name=value>`` and, after `` — hint: ``,
 what to do. It is one line, because Spark shows its users the last line of a traceback only. The condition is made of
 the class's name; docs/reference/errors.md says of each what to do.

@@ -1,5 +1,8 @@
 """Functions for users: aggregates, shifts of times, and the changes that the body of a task gives.
 
+It only gives shorter names to what other modules have: the aggregates are `dataflow.aggregates`, the shifts
+`dataflow.delays`, the changes `spark.tasks`.
+
 Import them as a module, so that Python's own `min`, `max` and `sum` stay what they are::
 
     from spark_timely import functions as tf

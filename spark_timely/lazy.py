@@ -1,6 +1,8 @@
 """Lazy names of a package, loaded when they are first used.
 
-Spark's planner and committer processes import the package over and over: what they do not use costs them nothing.
+The packages that users import (`spark_timely`, its parts `log`, `answers`, `spark` and `interop`, and `functions`) get
+their ``__getattr__`` from here. Spark's planner and committer processes import the library over and over: what they do
+not use costs them nothing.
 """
 
 from __future__ import annotations

@@ -1,11 +1,15 @@
 """HTML for notebooks: tables, bars and graphs of logs, dataflows and queries.
 
+Objects that show themselves in a notebook call it in their ``_repr_html_``: a log (`log.log`), a capture
+(`spark.capture.start`), a dataflow (`spark.dataflows.dataflow`, with the graph of `dataflow.engine.explain`). They give
+the facts, it makes the page.
+
 Invariants
 ----------
-1. Everything that comes from a log, a query or a user is escaped, and holds no secrets: `text` is the one door.
+1. Everything that comes from a log, a query or a user goes through `text`, which escapes it and takes secrets out.
 2. There are no scripts, and nothing is loaded from elsewhere.
-3. There are no colours but that of the notebook's own text, in several strengths: it is read on light and on dark.
-4. To show something never fails: what cannot be found out is said in its place.
+3. The only colour is that of the notebook's own text, in several strengths: so a page is legible on light and on dark.
+4. To show something never fails: where a fact cannot be found out, the page says so in its place.
 """
 
 from __future__ import annotations

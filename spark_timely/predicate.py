@@ -1,9 +1,13 @@
 """SQL conditions evaluated on Arrow tables, with the meaning of Spark's ``where``.
 
-sqlglot reads the text as Spark's parser does. What it means is said here, for a small part of SQL: what means the same
-in Arrow, that is, three-valued logic; NaN equal to itself and greater than all other numbers; integers that overflow
-are errors; decimals compared exactly. Whatever else is found is refused by name: what is taken for something else
-would drop rows in silence.
+`parse_predicate` reads the ``where`` of a replay (`datasource.partitions`), of a peek (`answers.peek`) and of other
+copies of rows, and gives a `Predicate` that chooses rows. The readers of whole statements (`answers.statements`,
+`compute.sql`) ask `is_condition` whether a condition in one is such a predicate.
+
+sqlglot reads the text as Spark's parser does. This module gives it its meaning, for the small part of SQL that Arrow
+can compute as Spark does: three-valued logic; NaN equal to itself and greater than all other numbers; integers that
+overflow are errors; decimals compared exactly. Anything else is refused by name: a wrong meaning would drop rows in
+silence.
 """
 
 from __future__ import annotations

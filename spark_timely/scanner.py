@@ -1,10 +1,12 @@
-"""The tokenizer of Spark's SQL: cuts a text into the tokens that Spark's own scanner finds.
+"""The scanner of Spark's SQL, a tokenizer: cuts a text into the tokens that Spark's own scanner finds.
 
-Whatever is read from a text is read from these pieces, and whatever is put into one is put between two of them.
+All that reads SQL begins here: statements (`answers.statements`, `compute.sql`), the bodies of continual tasks
+(`continual.body`) and conditions (`predicate`). They read from tokens, and put new text only between two tokens.
+`read_trees` gives the text to sqlglot, where a tree is needed.
 
 Invariants
 ----------
-1. Pieces, white space and comments together are the text, byte for byte.
+1. Tokens, white space and comments together are the text, byte for byte.
 2. A text that is not understood to its end is refused.
 """
 

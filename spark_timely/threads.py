@@ -1,10 +1,15 @@
 """Threads and pools of threads: the one place that starts them.
 
-A *thread* is a daemon: a process that ends does not wait for it, and what it had begun is decided by the log, as
-behind a kill. *Cached threads* are daemons that wait for the next call. A *pool* is waited for by a process that ends,
-and takes nothing more from then on: `begun` and `at_once` then do in the caller's thread what a pool refuses. Neither
-is there in a child that was forked: a module that keeps a pool keeps it by the id of its process, or makes another
-there (`os.register_at_fork`). The name of each is `spark_timely-` and what it does.
+No other module of the library makes a thread. There are three kinds:
+
+- A thread of its own (`aside`) is a daemon: a process that ends does not wait for it. The log shows whether a commit
+  that it had begun was made, as after a kill. Watches and loops run so, as that of `spark.capture.idle`.
+- Cached threads (`CachedThreads`) are daemons that wait for the next call, as those of a peek.
+- A pool (`pool`, `at_once`) is for work that must be finished, as reading files: a process that ends waits for it. The
+  pool then takes nothing more, and `begun` and `at_once` do in the caller's thread what it refuses.
+
+A child that was forked has none of these: a module that keeps a pool keeps it by the id of its process, or makes
+another there (`os.register_at_fork`). The name of each thread is `spark_timely-` and what it does.
 """
 
 from __future__ import annotations

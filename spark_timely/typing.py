@@ -1,4 +1,4 @@
-"""Classes that the library returns, for annotations; users never make one themselves.
+"""Classes that the library returns, for annotations in users' code; users never make one themselves.
 
 ::
 

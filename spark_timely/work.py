@@ -1,7 +1,8 @@
-"""Work that is taken step by step: its steps, when the next one is due, and pauses after failures.
+"""Work that is done step by step: its steps, when the next one is due, and pauses after failures.
 
-A *work* is a dataflow, or a continual task: it appends to its outputs. What runs several of them takes a step of each
-in turn (`advance_all`).
+A `Work` is a dataflow or a continual task: each of its steps appends to its outputs. A query that runs several
+(`spark.dataflows.dataflow`) takes a step of each in turn, by `advance_all`. `Backoff` is the pause after a failure,
+also for other loops, as those of a compute instance (`compute.drive`).
 """
 
 from __future__ import annotations

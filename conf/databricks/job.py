@@ -1,7 +1,8 @@
 """The tasks of the Databricks bundle: capture, handover, report, compact and wait.
 
-Runs on serverless and classic compute alike: Spark Connect's API alone, one run per trigger. A task fails where its
-verb fails, so a job's later tasks run only on a yes.
+The jobs of ``jobs.yml`` run this file, each task by its name. It runs on serverless and classic compute alike: it uses
+Spark Connect's API alone, and each run takes what is there and ends. Compact and wait are commands of ``spark-timely``:
+where the command fails the task fails, so a job's later tasks run only on a yes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """The state machine of a subscription: chooses the next interval of times from how far its log has come. Pure.
 
-Two frontiers and a time say what a subscription gives. All times are moved up to the *origin*, its as-of time: an
-update before it stands at it. Given are the updates whose moved times are beyond the *start* and not beyond the *end*.
-With the contents at the origin the start is the origin itself; without them it is what comes right after it; of a
+Used by `subscribe`, which returns the batches, and by `follow`, which reads their intervals. Here no row is read.
+
+Two frontiers and a time say what a subscription gives. All times are moved up to the *origin*, its as-of time: of a
+subscription as of 5 an update at 3 has the moved time 5, one at 7 keeps it. Given are the updates whose moved times are
+beyond the *start* and not beyond the *end*. With the contents at the origin the start is 5, without them 6; of a
 subscription that is resumed it is the frontier up to which everything was given.
 
 Invariants

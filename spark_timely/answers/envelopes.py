@@ -1,13 +1,14 @@
 """Envelopes of a subscription, the forms of its updates: plain, `upsert` by key, or before and after. Pure.
 
-What is given here is consolidated: of one time each row is there once, with the sum of its diffs.
+`subscribe` checks which form is wanted; `follow` gives each interval of updates in it. These updates are consolidated:
+of one time each row is there once, with the sum of its diffs.
 
 Invariants
 ----------
 1. A row depends on the updates of its own time alone, so that no form depends on how times were cut into intervals.
-2. An envelope gives one row for each key and time at which something of the key changed: what it changed by in the end.
-3. A key that has more than one row less, more than one row more, or a row more than once, is a violation, and is said
-   to be one: nothing of its rows is given, for none of them would be right.
+2. An envelope gives one row for each key and time at which something of the key changed: the sum of its changes.
+3. At one time a key may lose one row and gain one row, each once. Where more changes, its row says ``key_violation``
+   and has no values, for none of them would be right.
 4. Rows are ordered by time; within a time as asked for, otherwise in an order that depends on the rows alone.
 """
 

@@ -1,8 +1,10 @@
 """The follower of a log: watches for new commits and reads them once for all subscriptions of a process.
 
-A thread looks while a subscription waits; one that asks without waiting looks itself. An interval of times is read,
-moved and summed by the first subscription that gets to it, and kept until all have had it, within a budget of bytes:
-one that is far behind reads what it needs again.
+`spark_timely.answers.subscribe` asks it for rows; `batches` says which interval is next.
+
+A thread looks while a subscription waits; one that asks without waiting looks itself. The first subscription that gets
+to an interval of times reads it, moves its times up to the as-of time, and sums it. The interval is kept until all have
+had it, within a budget of bytes: a subscription that is far behind reads what it needs again.
 
 Invariants
 ----------

@@ -1,9 +1,11 @@
-"""Cache of a process that peeks: footers of log files as arrays, and small files decoded and sorted.
+"""Cache of the files that a process has read for peeks: their footers as arrays, and small files decoded and sorted.
+
+`peek` takes the cache of its log, and `log_peek` reads files through it. Subscriptions do not use it.
 
 Invariants
 ----------
 1. A file is known by its log's id and place, its path and its size, never by a path alone: a log that was made again,
-   or restored, has other files, or files that say the same.
+   or restored, has other files, or files with the same content.
 2. What is kept is what was read, and no more than the budget: the files that were asked for last.
 3. What was given out never changes. Threads may ask at the same time; then something may be read twice.
 """

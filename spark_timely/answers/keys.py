@@ -1,5 +1,8 @@
 """The keys of a peek: values of some columns, in exactly the columns' types, sorted, each key once.
 
+A peek with keys gives only the rows that have one of them. Used by `spark_timely.answers.peek`, and by the peeks of a
+compute instance (`spark_timely.compute.drive.peeks`). The command line reads its keys in `spark_timely.cli.arguments`.
+
 Invariants
 ----------
 1. A value is taken as it is or refused: no number is rounded, no text read as a number, no moment given a zone.

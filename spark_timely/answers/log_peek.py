@@ -1,11 +1,14 @@
 """Peek from the files of a log: reads only row groups that may hold the keys at the wanted times.
 
+One of the ways in which `spark_timely.answers.peek` gets its rows: taken where no index has the keys, and for the times
+that an index does not have yet. It gives rows with counts; `plan.finish` makes the answer.
+
 Invariants
 ----------
-1. Nothing is passed over unless bounds say that it holds none of the keys, or no update that counts: bounds are never
-   too narrow, and what has none is read.
+1. A file or row group is passed over only where its bounds show that it holds none of the keys, or no update that
+   counts. Bounds are never too narrow, and what has no bounds is read.
 2. Each update of the log that counts is read once: small files from memory, others by row groups.
-3. Reading stops early only where no update that is still unread can take a row away, and nobody asked for an order.
+3. Reading stops early only where no update that is still unread can take a row away, and no order was asked for.
 """
 
 from __future__ import annotations

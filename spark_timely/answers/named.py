@@ -1,8 +1,9 @@
-"""Retainers of the subscriptions of one process, so that compaction of a log waits for them.
+"""Retainers of the named and unnamed subscriptions of one process, so that compaction of a log waits for them.
 
-A named subscription retains what its consumer has not acknowledged: a retainer of that name, which outlasts the
-process. Those without a name share one retainer, which covers what each of them still has to give, and goes with the
-last of them. All are written together (`LogCore.retain_several`).
+A *retainer* keeps a log readable from a frontier on, for one consumer. The follower of a log (`follow`) moves the
+retainers here as its subscriptions advance. A named subscription retains what its consumer has not acknowledged, under
+its name, and this outlasts the process. Those without a name share one retainer, which covers what each of them still
+has to give, and goes with the last of them. All are written together (`LogCore.retain_several`).
 
 Invariants
 ----------
@@ -11,9 +12,10 @@ Invariants
 2. Nothing is given before it is retained, where the log can be written.
 3. However often consumers acknowledge, there is a commit in ten seconds at most, but for one when a subscription begins
    and one when it is closed.
-4. Of two holders of one name the one that began last has it: the other is refused when it next acknowledges or asks for
-   a batch, in whatever process it is. Each has a random id, which is retained with the position.
-5. A retainer is renewed while its holder lives, whether or not it moves, so that nobody who only waits expires.
+4. Of two subscriptions of one name the one that began last has the name: the other is refused when it next acknowledges
+   or asks for a batch, in whatever process it is. Each has a random id, which is retained with the position.
+5. A retainer is renewed while its subscription lives, whether or not it moves, so that one that only waits does not
+   expire.
 """
 
 from __future__ import annotations

@@ -1,11 +1,15 @@
 """Peek into a log: the rows that it has at a time, from an index, from its files, or by a Spark job.
 
+This is `spark_timely.peek` of the public API; the command line and compute instances peek by it too. It waits for the
+time, chooses the way, and reads an index itself. `log_peek` reads files, and `spark_timely.spark.answers.peek_job` is
+the job. `plan` is the question as a value, and `keys` are its keys.
+
 Invariants
 ----------
 1. A peek has exactly one answer: rows, an error, or that it was canceled; canceled only if somebody canceled it before
    there was another. What comes after that is thrown away.
 2. A time before since is refused at once, before any wait; since is looked at once more after the wait.
-3. A peek waits until the *log's* frontier has passed its time: an index that is behind makes nobody wait.
+3. A peek waits until the *log's* frontier has passed its time. It does not wait for an index that is behind.
 4. Rows are those of one snapshot of the log. A file that is replaced and deleted meanwhile makes a peek look at the log
    again, and plan again.
 """

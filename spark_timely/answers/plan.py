@@ -1,22 +1,24 @@
 """The plan of a peek, as a value, and the answer that it makes of updates: which count, in which order, how many.
 
-A plan has log, time, keys, columns and order, for whichever process or task answers it. What answers gives rows with
-counts: the columns `PeekPlan.columns`, then `_diff`; where to stop is its own business. `finish` makes the same answer
-of all rows, and of the first ones by the order: an offset and a limit are of copies, and cut into a count.
+A plan has log, time, keys, columns and order. `spark_timely.answers.peek` makes it; an index, `log_peek` or a Spark job
+(`spark_timely.spark.answers.peek_job`) answers it with rows and counts: the columns `PeekPlan.columns`, then `_diff`.
+They may stop early, for `finish` makes the same answer of all rows and of the first ones by the order. An offset and a
+limit count copies: with a limit of 5 a row that is there 8 times has the count 5. (The plan of a dataflow is
+`spark_timely.compute.plan`, that of a continual task's step `spark_timely.continual.plan`.)
 
 Invariants
 ----------
-1. A plan is of one snapshot of a log: its files have each update at a time not beyond those wanted once.
+1. A plan is of one snapshot of a log: its files contain each update that counts at the wanted time, and each once.
 2. Rows are judged by `where` before they are counted, and counted by `columns` alone: so it makes no difference which
    other columns the answering side has.
 3. The count of a row is the sum of its diffs at times not later than `at` in any coordinate; messages of a stream count
    1 each.
 4. The answer depends on the rows and their counts alone, not on the order in which they came: ties of the order are
    broken by the whole row. Without an order a limit takes any rows.
-5. What was thinned before is finished once more: the first `limit + offset` rows by the order are enough for the same
-   answer, and more rows do no harm.
-6. The size of an answer is that of the distinct rows within the first `limit + offset` copies, each as `row_sizes` has
-   it, whatever their counts; above the limit of size there is an error and no answer.
+5. Rows may be thinned (`Thinning`) before they are finished: the first `limit + offset` rows by the order are enough
+   for the same answer, and more rows do no harm.
+6. The size of an answer is the sum of `row_sizes` of the distinct rows within the first `limit + offset` copies,
+   whatever their counts. Above the limit of size there is an error and no answer.
 7. No sum of counts, limits and offsets overflows.
 """
 

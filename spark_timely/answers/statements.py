@@ -1,5 +1,8 @@
 """The parser of SELECT, SUBSCRIBE and COPY statements with AS OF: texts become values. Pure.
 
+The verb ``sql`` of the command line (`spark_timely.cli.answers`) runs the statements. (The SQL of dataflows is read in
+`spark_timely.compute.sql`, that of continual tasks in `spark_timely.continual.body`.)
+
 Four kinds are read, in Materialize's words. A SELECT of rows of one log is a peek, which needs no Spark; every other
 SELECT is Spark's. SUBSCRIBE gives what changes, COPY writes files::
 
@@ -12,10 +15,10 @@ Tables are names that are given with the text, or paths of logs in backquotes.
 
 Invariants
 ----------
-1. A text is understood to its end or refused; what is refused is named. ``AS OF`` stands once, at the end, or before
+1. A text is understood to its end or refused; what is refused is named. ``AS OF`` is there once, at the end, or before
    ``UP TO``.
-2. A SELECT is taken for a peek only where a peek gives the same rows as Spark would; where that is not sure, it is
-   Spark's, byte for byte but for its ``AS OF``.
+2. A SELECT is taken for a peek only where a peek gives the same rows as Spark would. Where that is not sure, Spark gets
+   the text, byte for byte but for its ``AS OF``.
 3. A statement, written by ``str`` and read again, is the same statement.
 """
 

@@ -1,9 +1,13 @@
 """Subscribe to a log: its contents at a time, then every change, as the times become complete.
 
+This is `spark_timely.subscribe` of the public API; the command line and compute instances use it too. A `Subscription`
+asks the follower of its log (`follow`) for rows. Which times come next is decided in `batches`.
+
 Invariants
 ----------
-1. What is given is final: nothing of a time that is still open, nothing twice, nothing left out; or an error.
-2. The rows given up to a frontier, summed up, are the contents there; in whatever batches they come.
+1. What is given is final: nothing of a time that is still open, nothing twice, nothing left out; or there is an error.
+2. The rows given up to a frontier, summed up, are the contents there, in whatever batches they come. This is of a
+   subscription that began with the contents.
 3. A position is a frontier of the log: it means the same after a restart, in another process, and after compaction.
 """
 

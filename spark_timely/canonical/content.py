@@ -1,9 +1,12 @@
 """The digest of a commit's messages as stored: shows whether another program changed their values.
 
-A commit says how many messages it has and between which times they are. A value that another program changed leaves
-both as they are; the digest does not stay. The writer of the rows computes it, from the table that goes into
-the files, so it has neither late rows nor dead ones in it. Digests add up: those of files give that of a commit, in
-whatever way rows are cut into files, ordered, or merged with those of other commits later.
+A commit says how many messages it has and between which times they are. If another program changes a value both stay
+as they are, but the digest changes. The writer of the files computes it (`log.files.parquet`; for captures by Spark
+`spark.capture.staging`), from the table that goes into them, so it covers the messages and no dead letters. The
+commit's note keeps it (`protocol.note`), and `log.verify` compares. Digests add up: those of files give that of a
+commit, however rows are cut into files, ordered, or merged with those of other commits later.
+
+It is cheaper than `row_hash`, which hashes equal rows of any two engines alike.
 
 It finds accidents. It is no signature: an attacker can make other rows of the same digest.
 

@@ -3,8 +3,9 @@
 Two engines that hold the same row give the same hash: whatever the order of columns, the width of
 an integer, the unit and zone of a timestamp, the encoding of a string column, the order of a map.
 A null column is as good as none, so a schema to which a nullable column was added hashes as before.
-`RowHasher` computes it; `RowsDigest` sums the hashes of a micro-batch's input rows, which says whether two attempts at
-it held the same rows.
+`RowHasher` computes it, for all that finds equal rows or keys by a hash (`state`, `trace.keys`, `dataflow.engine`).
+`RowsDigest` sums the hashes of a micro-batch's input rows: by it the sink knows whether two attempts had the same rows.
+`content` has a cheaper hash, of rows as a log stores them.
 
 The formula, complete, so that it can be written again from here. All arithmetic is modulo 2**64,
 and everything exists twice, for lane 0 and lane 1.

@@ -1,8 +1,9 @@
-"""The canonical hash of a log: for each closed time the multiset of its rows, and the frontier.
+"""The canonical hash of a log's state: for each closed time the multiset of its rows, and the frontier.
 
-Two logs that say the same have the same digest, however they were captured, cut into files,
-compacted, replayed, or computed by whom: rows of one time are hashed one by one
-(`spark_timely.canonical.row_hash`) and added up, so parts can be hashed anywhere and merged.
+`log.verify` computes it with a `CanonicalState`, and ``spark-timely verify`` prints it: compare two logs by it. Those
+that say the same have the same digest, whichever engine computes it, and however they were captured, cut into files,
+compacted or replayed. Rows are hashed one by one (`spark_timely.canonical.row_hash`) and the hashes of one time added
+up, so parts can be hashed anywhere and merged. The digest of one commit alone is `content`.
 
 The digest, complete: the SHA-256, as hexadecimal text, of these numbers, each in 8 bytes, little
 endian: k; the number n of closed times; for each closed time, in lexicographic order, its k
@@ -14,7 +15,7 @@ Before the numbers stand the ASCII bytes ``spark_timely canonical 1`` and one by
 
 Invariants
 ----------
-1. `add` and `merge` commute and associate: only the multiset of (row, time, weight) matters.
+1. Only the multiset of (row, time, weight) matters: rows may be added and parts merged in any order.
 2. A digest covers the times that are not beyond the given frontier, and only those.
 """
 

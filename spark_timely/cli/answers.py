@@ -1,6 +1,7 @@
 """The verbs that answer from logs at a time: peek, subscribe, sql, copy-to, explain-timestamp.
 
-Each reads its options, asks `spark_timely.answers` or Spark, and prints the rows.
+`spark_timely.cli.command` loads it when one of these verbs runs. Each reads its options, asks `spark_timely.answers` or
+Spark, and prints the rows.
 
 Invariants
 ----------

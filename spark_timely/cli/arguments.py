@@ -1,4 +1,8 @@
-"""The options of a verb that argparse does not read: logs and their storage, pairs, keys, and where Spark runs."""
+"""The options of a verb that argparse does not read: logs and their storage, pairs, keys, and where Spark runs.
+
+The modules of the verbs turn the texts of `argparse` into values by these functions. Which options there are is in
+`spark_timely.cli.table`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Read the command line, run one verb, and turn its outcome into an exit code.
+"""Reads the command line, runs one verb, and turns its outcome into an exit code.
 
-Exit codes, for scripts:
+`main` is the program ``spark-timely``, and what ``python -m spark_timely`` runs. Exit codes, for scripts:
 
 ===  ==========================================================================================
   0  done; or: yes

@@ -1,6 +1,7 @@
 """The verbs by which a log forgets: forget, retain, retainers, release and vacuum.
 
-Each calls the method of `Log` that does it, and says what is gone, what stays, and who holds it back.
+Loaded by `spark_timely.cli.command` when one of these verbs runs. Each calls the method of `Log` that does it, and
+prints what is gone, what stays, and which consumers hold it back.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """The verb ``instance``: runs a compute instance, sends it requests, and shows its state.
 
+A compute instance is a process that keeps dataflows running and answers from them (`spark_timely.compute`). ``run``
+starts one on Spark; all else goes through its directory, by `Requests` or a `Handle` that follows.
+
 Invariants
 ----------
 1. ``create``, ``drop``, ``configure`` and ``remove`` ask the process that runs the instance; they never write its

@@ -1,7 +1,8 @@
 """The verbs ``import``, ``export`` and ``types``: captures of the real timely into a log, and a log to captures.
 
-`spark_timely.interop` reads and writes captures. Here files and addresses get their streams, a log is made where there
-is none, and progress and errors are said.
+A capture is a file or connection with events of timely dataflow, the library in Rust. `spark_timely.interop` reads and
+writes them. Here files and addresses get their streams, a log is made where there is none, and progress and errors are
+printed.
 """
 
 from __future__ import annotations

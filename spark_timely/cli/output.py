@@ -1,5 +1,8 @@
 """Output of the command line: text and JSON to a terminal, a pipe or a file.
 
+Each verb gets a `Console`, by which alone it prints. How the rows of an answer are laid out is in
+`spark_timely.cli.rows`, which writes them to a console.
+
 Invariants
 ----------
 1. A verb's answer goes to standard output, everything else to standard error: output can be piped.
@@ -7,7 +10,7 @@ Invariants
    that the library's options and this command line read back.
 3. No character is refused: what the terminal's encoding lacks is escaped, control characters that came
    out of data are escaped too (a log's strings may not move a cursor).
-4. What standard output refuses is an error of its own, by `answering`: it says that the answer is lost, not the log.
+4. Where standard output cannot be written, `answering` raises an error of its own: the answer is lost, not the log.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """The parser of the command line, made of the table of its verbs; completion and help.
 
+`spark_timely.cli.command` parses by it. The verbs and their options are in `spark_timely.cli.table`.
+
 Invariants
 ----------
 1. Nothing here loads numpy, pyarrow, deltalake or tqdm: help, completion and the errors of a command line come at once.

@@ -1,7 +1,7 @@
-"""The verb ``frontier``, made fast: answered without opening the log where its table is plain.
+"""Quick answers of the verb ``frontier``: from the newest commit of a log, without opening it.
 
-Scripts ask for frontiers often. What cannot be answered from the newest commit alone goes to
-`spark_timely.cli.verbs.frontier`, which opens the log.
+Scripts ask for frontiers often. What cannot be answered from the newest commit alone, as with ``--stream`` or storage
+options, goes to `spark_timely.cli.verbs.frontier`, which opens the log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Rows as the command line prints them: a table, CSV with a header, or one JSON object each."""
+"""Rows as the command line prints them: a table, CSV with a header, or one JSON object each.
+
+The verbs ``peek``, ``sql`` and ``instance`` print rows of logs by it, and ``head`` takes rows as dicts from it. The
+console that they are printed to, and all other output, is in `spark_timely.cli.output`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The verb ``stats``, and what others write of the same: how much a log keeps, who holds it back, how large it is."""
+"""The verb ``stats``: how much a log keeps, which consumers hold it back, and how large it is.
+
+``forget`` and the retainers' verbs (`forgetting`) print how much a log keeps in the same words, and ``ls`` (`verbs`)
+counts sizes by `sizes_of`.
+"""
 
 from __future__ import annotations
 

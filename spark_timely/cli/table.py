@@ -1,7 +1,7 @@
 """The table of the command line's verbs: what each is called, what it takes, and which module does it.
 
-`spark_timely.cli.parser` makes parsers and help of it. Nothing here loads numpy, pyarrow or deltalake (invariant 1
-there).
+`spark_timely.cli.parser` makes parsers and help of it, and `spark_timely.cli.command` asks a `Verb` for its module.
+Nothing here loads numpy, pyarrow or deltalake (invariant 1 of the parser).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The verbs about logs: what each does and answers; `spark_timely.cli.parser` has their arguments.
+"""The verbs about whole logs: ls, head, tail, verify, advance, close, compact, repair, wait; frontier in its slow form.
+
+`spark_timely.cli.command` loads this module for them. Their options are in `spark_timely.cli.table`; verbs that have a
+module of their own are listed there too.
 
 A verb returns whether the answer is yes; it raises what the library raises. Verbs read a log's
 bookkeeping, never its data, unless they are asked for rows (``head``, ``tail``) or for a check of all of them

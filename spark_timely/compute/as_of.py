@@ -1,4 +1,8 @@
-"""Selection of a dataflow's as_of: the time from which it computes, from its imports and what it has written.
+"""The as_of of a dataflow: the time from which it computes, chosen from its imports and what it has written.
+
+Used where a dataflow is described (`spark_timely.compute.drive.description`). After a restart
+`spark_timely.compute.drive.recovery` goes by the same rules. When a continual task begins is decided in
+`spark_timely.compute.drive.task_beginnings`.
 
 Rules
 -----
@@ -20,10 +24,11 @@ Invariants
 1. Rules 1 and 2 hold of each as_of that is chosen; where both cannot hold, nothing is chosen. Rule 1 bounds it from
    below, by the join of the sinces: a time is at or beyond the join exactly if it is so of each. Rule 2 bounds it from
    above, by the meet of the steps back from the uppers: see invariant 2.
-2. With the as_of strictly below the upper in each coordinate, no update is appended twice. An update at a time s that
-   the log has, so not at or beyond any element u of its upper, is computed at s advanced to the as_of: at the
-   coordinates max(s, a). Were that at or beyond u, then s itself would be, since a is below u in each coordinate that
-   is not at its minimum, and s is not below the minimum.
+2. With the as_of strictly below the upper in each coordinate, no update is appended twice. With as_of 4 and upper 5, an
+   update at 2 that the log has is computed again at 4, which is before 5, and so is not appended. In general: an update
+   at a time s that the log has, so not at or beyond any element u of its upper, is computed at s advanced to the as_of
+   a: at the coordinates max(s, a). Were that at or beyond u, then s itself would be, since a is below u in each
+   coordinate that is not at its minimum, and s is not below the minimum.
 3. Rules 3 and 4 choose among what rules 1 and 2 leave. Rule 4 goes before rule 3: it is a lower bound, and the latest
    is joined to it. Where rule 2 does not leave what rule 4 wants, rule 2 wins: a dataflow that is built again is slow,
    one that skips times is wrong.

@@ -4,7 +4,10 @@ Overview
 --------
 A client says what shall run as a sequence of commands. They describe a state to reach, not steps to take: an instance
 that gets the same commands again, after a restart or from another client, reaches the same state. Commands are plain
-values. Each has one text, canonical JSON, that stands in the command log.
+values. Each has one text, canonical JSON, by which it is kept in the command log (`spark_timely.compute.command_log`).
+
+`spark_timely.compute.drive.handle` makes commands of its methods, and `spark_timely.compute.instance` acts upon them.
+What the driver reports to the instance is an observation (`spark_timely.compute.observation`), and no command.
 
 Transport
 ---------

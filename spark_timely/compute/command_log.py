@@ -1,5 +1,8 @@
 """The command log: the lasting commands of a compute instance, kept as a collection of (number, command).
 
+The driver of an instance writes it, and a start reads it (`spark_timely.compute.drive.recovery`). It knows rows only:
+`spark_timely.compute.history` makes rows of commands, `spark_timely.compute.ledger` of marks of folders.
+
 As a collection it can be reduced by one commit, of retractions and insertions: a reader finds the history before, or
 the reduced one.
 
@@ -9,10 +12,10 @@ Invariants
    state that it read; from then on whatever an earlier start writes is refused (`Fence`).
 2. A commit either happened or did not, and the writer knows which: where storage does not say, the log does. For no one
    else moves its frontier.
-3. Of a log that is at another place than its newest start was, nothing is taken over unless somebody says that it was
-   moved: a copy has the same id, and would write to the same outputs.
-4. What is taken over is what was judged: in another state the log is judged again. What a judgement changes is in the
-   commit that takes over.
+3. A log that is at another place than its newest start was is not taken over, unless the caller says that it was moved:
+   a copy has the same id, and would write to the same outputs.
+4. A start may look at the log before it takes it over, and refuse or correct it (`Judgement`). What is taken over is
+   what was judged: in another state the log is judged again. What a judgement changes is in the commit that takes over.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
 """The history of commands, reduced to a short one that leads to the same state after a restart.
 
-Every command enters the history before it is handled. Most commands undo or repeat earlier ones, so a long history is
-replaced by a short one that says the same.
+Kept in memory by an instance and by each session; the driver keeps what lasts of it in the command log
+(`spark_timely.compute.command_log`). Every command enters the history before it is handled. Most commands undo or
+repeat earlier ones, so a long history is replaced by a short one that leads to the same state.
 
 Invariants
 ----------
 1. The reduced history is, in this order: create runtime, create instance, one merged configuration, dataflows in the
    order of their creation, schedules, live peeks, what remains of compaction, initialization complete, allow writes.
    Compaction comes after peeks: a peek was sent while its time could be read.
-2. The as_of of a dataflow becomes the meet, over its exports that are not dropped, of what they were allowed to compact
-   to, or of its own as_of; but it does not pass the as_of of a dataflow that imports an index of it. A compaction equal
-   to the new as_of is absorbed, a further one stays. A dataflow whose exports are all dropped is gone.
+2. The as_of of a dataflow becomes the meet of what its exports that are not dropped were allowed to compact to; an
+   export of which nothing was said counts with the old as_of. But it does not pass the as_of of a dataflow that imports
+   an index of it. For example, as_of 3 and a compaction to 8 become as_of 8. A compaction equal to the new as_of is
+   absorbed, a further one stays. A dataflow whose exports are all dropped is gone.
 3. Handled in this order, the reduced history makes the same dataflows wait, queue and run as the whole one. So an
    export that was dropped while another one still missed its schedule counts as scheduled, and so do all exports of
    dataflows that were there while dataflows did not wait.

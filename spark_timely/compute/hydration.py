@@ -1,17 +1,19 @@
 """The hydration queue: which dataflows start, and how many hydrate at once.
 
-A dataflow that is created starts suspended. It is queued when all its exports are scheduled, and leaves the queue,
-first in, first out, while fewer collections hydrate than the limit allows. A collection hydrates from its start until
-it is hydrated: what that means is decided by the instance.
+The instance (`spark_timely.compute.instance`) puts dataflows in and starts what a turn gives. *Hydrated* is a
+collection whose first complete output is there. A dataflow that is created is suspended at first. It is queued when all
+its exports are scheduled, and leaves the queue, first in, first out, while fewer collections hydrate than the limit
+allows. A collection hydrates from its start until it is hydrated: what that means is decided by the instance.
 
 Invariants
 ----------
-1. A dataflow is in one place: suspended with exports that miss their schedule, queued, or started. It starts once.
+1. A dataflow is suspended as long as exports miss their schedule, or queued, or started: one of the three. It starts
+   once.
 2. It is queued by the schedule of the last export that misses one. Where the last that misses one is dropped instead,
    it starts at once, past queue and limit, and does not count. Where all exports are dropped, it never starts.
-3. The limit is of collections; it is compared before a dataflow starts, with those of all that started and do not wait.
-   All exports of a dataflow start together: the number can pass the limit by those of one dataflow but one, and by
-   those that waited when they started.
+3. The limit is of collections. Before a dataflow starts, fewer hydrate than the limit, not counting those that wait for
+   an import. All exports of a dataflow start together, so the limit can be passed: with a limit of 4, while 3 hydrate,
+   a dataflow of 3 exports starts, and 6 hydrate. Those that wait can pass it too, once they wait no longer.
 4. A turn first takes out what is hydrated, then starts.
 """
 

@@ -2,11 +2,11 @@
 
 Overview
 --------
-An instance is a state machine without surroundings. `Instance.handle` takes the commands of clients, `Instance.tell`
-the facts that its driver observes: how far outputs and inputs are, answers, batches. `Instance.turn` gives the
-responses that are due. Views say what is to be run now, what waits for an answer, and how far everything may be
-compacted. Nothing here reads files, clocks or Spark; the same commands and facts in the same order give the same
-responses.
+An instance decides, and `spark_timely.compute.drive.driver` does. `Instance.handle` takes the commands of clients,
+`Instance.tell` the facts that the driver observes: how far outputs and inputs are, answers, batches. `Instance.turn`
+gives the responses that are due. Other members say what is to be run now, what waits for an answer, and how far
+everything may be compacted. Nothing here reads files, clocks or Spark; the same commands and facts in the same order
+give the same responses.
 
 Transport
 ---------

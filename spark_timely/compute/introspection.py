@@ -1,8 +1,10 @@
 """Introspection: the state of an instance as relations that can be queried.
 
-Each relation is a collection: its current rows, and the changes that led to them. Some rows come of commands and of
-responses, others were observed by the driver of the instance. Times are JSON texts, one row for each element of a
-frontier: a collection of which nothing was reported shows the minimum, one that is complete shows no row.
+The instance puts rows in; people read them by `Handle.show` and the verb ``instance``, and dataflows can import them
+(`spark_timely.compute.drive.relations` keeps them as logs). Each relation is a collection: its current rows, and the
+changes that led to them. Some rows come of commands and of responses, others were observed by the driver of the
+instance. Times are JSON texts, one row for each element of a frontier: a collection of which nothing was reported shows
+the minimum, one that is complete shows no row.
 
 Invariants
 ----------

@@ -1,7 +1,8 @@
 """The ledger of an instance: marks of folders that belong to no live collection, kept beside the commands.
 
-Marks are rows of the command log as commands are, of numbers below 0, so that a command and the marks that go with it
-are one commit. Reducing the commands does not touch them.
+A mark says what becomes of a folder, such as that its collection was dropped. `spark_timely.compute.drive.folders` sets
+marks and deletes the folders. Marks are rows of the command log as commands are, of numbers below 0, so that a command
+and the marks that go with it are one commit. Reducing the commands does not touch them.
 
 Invariants
 ----------

@@ -1,5 +1,8 @@
 """Observations: facts such as uppers, batches and answers that the driver states to the instance.
 
+`Instance.tell` takes them, most from `spark_timely.compute.drive.worker`. What clients say to the instance are
+commands, what it says to them responses.
+
 An observation is a fact, not a request: it may come late, twice or out of order. `run` is the number of the dataflow
 that it is about, as the instance gave it; a fact about another run than the one that is there is no longer of interest.
 

@@ -1,14 +1,17 @@
 """The plan of a dataflow, as a value: a tree of operators over imports, with one JSON text.
 
-The operators are those of `spark_timely.dataflow.operators`; what of them stands in JSON say their fields.
+Users write one as JSON, or SQL becomes one (`spark_timely.compute.sql`); a `CreateDataflow` has its text, and
+`spark_timely.compute.drive.plans` builds it. (The plan of a peek is `spark_timely.answers.plan`, that of a step of a
+continual task `spark_timely.continual.plan`.) The operators are those of `spark_timely.dataflow.operators`; their
+fields say what of each is in the JSON.
 
 A plan says what is to be computed and nothing of where: imports are names, and the streams behind them are given where
 the plan is built. It can be kept in the log of commands, compared, and shown to people.
 
 Invariants
 ----------
-1. Equal plans have equal texts, and `parse_plan` of a text gives an equal plan. What JSON does not keep, the order of
-   an object's keys, says nothing: values of an aggregate stand in the order of their names, columns of a selection in
+1. Equal plans have equal texts, and `parse_plan` of a text gives an equal plan. The order of an object's keys, which
+   JSON does not keep, means nothing: values of an aggregate are in the order of their names, columns of a selection in
    that of a list.
 2. A white list: a part that is not known is refused by its name, whether it would do harm or not.
 3. Depth and size are limited, so a walk of a plan may recurse.

@@ -1,15 +1,16 @@
 """Reconciliation: after a reconnect, which running dataflows are kept, dropped or created.
 
-A client that connects says everything again. Most of what it asks for runs already; to build that again would make
-everybody wait for nothing. So its commands are collected up to `InitializationComplete`, both histories are reduced,
-and dataflows are compared. The result equals dropping everything and running the new commands: what is kept gives the
-same answers from its new as_of on, only earlier.
+Used by `spark_timely.compute.instance` alone. A client that connects sends all its commands again. Most of what it asks
+for runs already; to build that again would make all clients wait for nothing. So its commands are collected up to
+`InitializationComplete`, both histories are reduced, and dataflows are compared. The result equals dropping everything
+and running the new commands: what is kept gives the same answers from its new as_of on, only earlier.
 
 Invariants
 ----------
-1. A dataflow is kept only if exports, plan, imports, until, types of times and being interactive are equal, its old
-   as_of is at or before the new one, none of its exports was dropped or allowed to compact past the new as_of, it has
-   neither subscribe nor copy-to (their batches begin with the session), and each index that it imports is kept too.
+1. A dataflow is kept only if all of this is so: exports, plan, imports, until, types of times and being interactive are
+   equal; its old as_of is at or before the new one; none of its exports was dropped, or allowed to compact past the new
+   as_of; it has neither subscribe nor copy-to, whose batches begin with the session; and each export that it imports is
+   kept too. For example, one that computes from 3 on is kept for a client that wants it from 5 on, not the other way.
 2. What is kept compacts to the new as_of, and reports again from there, hydration included.
 3. What is not kept is dropped before anything is made, importers before what they import, and without a report.
 4. An instance has one configuration of its introspection for its life. Another one cannot be reconciled.

@@ -2,8 +2,9 @@
 
 Overview
 --------
-A response states what is true of the instance for the client of its newest session. All but `Status` matter for
-correctness: what a client was answered stays so.
+A response states what is true of the instance for the client of its newest session. `Instance.turn` returns them; the
+driver hands them to the `Handle`, which turns them into answers. All but `Status` matter for correctness: what a client
+was answered stays so.
 
 Transport
 ---------

@@ -1,8 +1,8 @@
 """A session: what its commands have said so far, and which command may come next.
 
-A session begins when a client connects, and ends when the next one does. The instance asks it whether a command may
-come (`check`), and lets it take the command in (`add`). It knows the dataflows, peeks and values that the client has
-asked for, not what has become of them: that is the instance's.
+A session begins when a client connects, and ends when the next one does. The instance (`spark_timely.compute.instance`)
+asks it whether a command may come (`check`), and lets it take the command in (`add`). It knows the dataflows, peeks and
+values that the client has asked for, not what has become of them: that is the instance's.
 
 Invariants
 ----------

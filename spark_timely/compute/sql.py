@@ -1,5 +1,8 @@
 """The translator from a SQL query over imports to a plan of operators; refuses by name what has no operator.
 
+`spark_timely.compute.drive.description` calls it where a dataflow is given as SQL. (Statements with ``AS OF`` are read
+in `spark_timely.answers.statements`, the bodies of continual tasks in `spark_timely.continual.body`.)
+
 A query says what a relation is. Its plan keeps that relation, time by time: what the operators have given up to a time
 is what Spark would answer over what the imports hold at that time. A collection stands for its contents, and a stream
 log for all its messages so far. ::
@@ -18,8 +21,8 @@ of the event in the log, and nothing that comes later changes the pairs.
 
 Invariants
 ----------
-1. Never guess: what is not known to mean the same is refused. So are all parts of a query that are not looked at here,
-   whatever sqlglot makes of them.
+1. Never guess: SQL that is not known to mean the same as the plan is refused. So are all parts of a query that are not
+   looked at here, whatever sqlglot makes of them.
 2. Names are those that Spark would find: without regard to case, and refused where two columns differ in nothing else.
    What comes out is called as it is written.
 3. Where SQL leaves open which rows are taken, of two that are equal in an order, the plan takes the greater one by all

@@ -1,20 +1,23 @@
-"""The engine of a continual task: decides the next step and commits it; what looks at rows is an evaluator.
+"""The engine of a continual task: decides the next step and commits it; an evaluator looks at the rows.
+
+Run by the streaming queries of tasks (`spark_timely.spark.tasks.continual`) and by the runners of compute instances.
 
 A task is a sink with a state (`spark_timely.continual.sink`). Its inputs say at which times it writes, its inputs and
 references how far these times are complete, and its output how far it has come. A step evaluates the body at one write
-time, or at several together where the body allows it, and compares and appends what it gives. Rows never come here.
+time, or at several together where the body allows it, and compares and appends what it gives. Rows never come here: the
+evaluator, such as `spark_timely.spark.tasks.bodies`, gets a `StepPlan` and returns the names of files.
 
 Invariants
 ----------
 1. What is written at a time is what the body gives there: of the inserts of its inputs at that time, the contents of
    its references as of it, and its own output before it as it was committed.
 2. A decision is made from one look, the output before all else. An append is refused unless the output is as it was
-   then, and as it was written by the task's own plan: a lost race is decided again, never repeated.
+   then, and was written by the task's own plan. After a lost race the task decides again; it never repeats the append.
 3. The first commit says how the task began; later starts adopt it.
 4. The output moves past a time only when every input has passed it and nothing is to be written there.
 5. Nothing is read that is not retained, unless the log cannot be written to.
-6. What fails at several times together is evaluated again at fewer: only what the body gives at one time alone, rows or
-   an error, is believed of a failure.
+6. What fails at several times together is evaluated again at fewer. Only what the body gives at one time alone, rows or
+   an error, decides whether it has failed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""The subset of Spark's SQL that a task's body may use when it runs at many times in one query.
+"""The grammar of the subset of Spark's SQL that a task's body may use when it runs at many times in one query.
+
+`spark_timely.continual.many` reads bodies by it before it rewrites them; `skeleton` checks what was read. A body with
+other SQL runs all the same, one time per query: `spark_timely.continual.body` takes any SQL of Spark that is safe.
 
 Invariants
 ----------
 1. A white list: what is not in the grammar is refused by its name, whether it would do harm or not. So is a function
-   of which it is not known whether it is one of a row, where that matters.
+   where it matters that it looks at one row only, and this is not known of it.
 2. Everything has its place in the text: numbers of tokens, of which ends are exclusive.
 """
 

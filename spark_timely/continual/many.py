@@ -1,4 +1,6 @@
-"""Rewriting of a body's SQL so that one query gives its results at many times.
+"""Rewriting of a body's SQL for many times: one query then gives the body's results at all of them.
+
+Tasks on Spark use it (`spark_timely.spark.tasks.continual`); `spark_timely.spark.tasks.bodies` runs the queries.
 
 A body is written for one time: its inputs show the rows that came at that time, its references their contents as of
 it. Here its text gets further columns and conditions, so that one query over views of many times gives each time's

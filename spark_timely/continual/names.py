@@ -1,4 +1,6 @@
-"""Name resolution: the names of a query, looked up among the columns of its tables.
+"""Names of a query, looked up among the columns of its tables: refuses each that is not surely a column.
+
+Used for the bodies of continual tasks (`spark_timely.continual.body`), once the columns of their tables are known.
 
 Spark takes a name that is no column for a variable of the session, or for a function that is called without brackets
 (``user``, ``current_date``). What such a query gives depends on the session, so it is refused here.

@@ -1,5 +1,9 @@
 """The plan of one step of a continual task: plain values that travel to the process that evaluates the body.
 
+`engine` makes a `StepPlan` of each step; an `Evaluator`, such as `spark_timely.spark.tasks.bodies`, returns a
+`StepResult`. `deletes` and `newest`, by which users choose what a body sees of a log, are here too. (The plan of a peek
+is `spark_timely.answers.plan`, that of a dataflow, or of a whole task in it, `spark_timely.compute.plan`.)
+
 Invariants
 ----------
 1. A step names its files and its times. What it gives depends on these alone, wherever and however often it is

@@ -1,8 +1,8 @@
 """The state machine of a continual task's sink: chooses the next write time, and how far the upper moves.
 
-It knows times and frontiers. What moves them, and what becomes of a write, is the caller's: put what was learned into
-the state, ask `SinkState.process`, append, put the upper that was found into `output_progress`, ask again, until there
-is nothing to do.
+It knows times and frontiers, and does nothing itself. `spark_timely.continual.engine` puts what it has learned into the
+state, asks `SinkState.process`, appends, puts the upper that it finds into `output_progress`, and asks again, until
+there is nothing to do. (The sink of Spark, which captures streams, is the folder `sink`.)
 
 A *write time* is a time at which an input of the task changes. References have none: they only say, by way of
 `to_append_progress`, whether the result of a write time is known already.
@@ -12,8 +12,8 @@ Invariants
 1. A write never reaches past the first write time that is not written yet: the upper moves up to it, or to one past it
    together with its rows.
 2. A write time is acted upon once `append_times_progress` has passed it: before that an earlier one may still come.
-3. `output_progress` is a lower bound of the upper in the log. A write time before it was decided by another replica,
-   and is dropped.
+3. `output_progress` is a lower bound of the upper in the log. A write time before it was decided already, by this
+   process or by another one that runs the same task, and is dropped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
 """The skeleton of a query: its parts, found by this project's parser and by sqlglot apart, and compared.
 
+A skeleton is a tree of plain values: the joins, groups, windows and subqueries of a query, without its expressions.
+`spark_timely.continual.many` has it compared before it uses what `grammar` found in a body.
+
 Invariants
 ----------
-1. Both are made apart: neither sees what the other found. Where they differ, the text is not extended.
+1. Both are made apart: neither sees what the other found. Where they differ, the text is not extended: the body runs at
+   one time per query.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ _Skeleton: TypeAlias = tuple[object, ...]
 
 
 def check_skeleton(query: Query, text: str, tokens: list[Token]) -> None:
-    """Refuse a query in which sqlglot sees other parts than the reader does (invariant 5)."""
+    """Refuse a query in which sqlglot sees other parts than the reader does (invariant 1)."""
     (tree,) = read_trees(text, tokens)
     if _skeleton(query) != _tree_skeleton(tree):
         not_batched("a text that can be read in two ways")

@@ -1,7 +1,11 @@
-"""The operator that stands for the body of a continual task: its inputs, and the schema of what it gives.
+"""The operator that represents the body of a continual task: its inputs, and the schema of what it gives.
 
-A body is no operator that a stream has. It is evaluated whole, at one time, by `spark_timely.continual`, which takes
-from its inputs the inserts at that time and from its references the contents.
+A continual task (`spark_timely.continual`) computes its output by a *body*: SQL, or a function of the user. For the
+engine the task is a dataflow whose one output has this operator as its view, so that logs, plans and failures are those
+of any output. `spark.tasks.continual` and `compute.drive.runners` make it.
+
+No method of a stream makes a body, and no task of a dataflow evaluates one. `spark_timely.continual` has it evaluated
+whole, at one time: it takes from its inputs the inserts at that time, and from its references the contents.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
 """Delays: monotone functions that move times forward, and the inverse that frontiers need.
 
+A user gives a `Delay` in words: `plus("1 hour")`, `ceil_to("1 day")`, or several by `windows("1 day")`. Bound to the
+types of a dataflow's times it is a function g of arrays, a `BoundDelay`. The operator `DelayBy` (`operators.times`)
+moves rows by it; `engine.cutting` and `engine.tracking` move bounds of files and frontiers by it.
+
 Invariants
 ----------
-1. Monotone: t ≤ u implies g(t) ≤ g(u), and g(t) ≥ t. Where g(t) would be past the greatest time of its
-   type, nothing can follow: such a row is an error. It may still come, and somebody must look then. So frontiers take
-   such a g(t) for the greatest time, coordinate by coordinate: there they stay until the input is complete.
+1. Monotone: t ≤ u implies g(t) ≤ g(u), and g(t) ≥ t. A g(t) past the greatest time of its type does not exist: a row at
+   t is an error. Such a row may still come, and a step must then find it. So for frontiers g(t) is the greatest time
+   there, coordinate by coordinate, and the frontier stays at it until the input is complete.
 2. `back` is exact: g(t), taken so, is beyond F exactly when t is beyond ``back(F)``.
 """
 

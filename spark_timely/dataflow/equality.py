@@ -1,9 +1,10 @@
 """Equality of operators: two are one if kind, parameters, functions and inputs are equal; names do not count.
 
-Equal operators of a dataflow are one node of its graph. So what they compute is computed once, and what they remember
-is kept once. Expressions are compared by all that they say, functions as objects: two functions with one name may do
-different things, and so may two `functools.partial` of one function. A field that follows from the others and from the
-inputs (`compare=False`) is not compared.
+`Scope` (`dataflow.stream`) looks each new view up by `equality_key`: equal operators of a dataflow are one node of its
+graph. So what they compute is computed once, and what they remember is kept once. Unlike a `fingerprint`, which
+compares plans of two programs or versions, it is for one process and compares functions as objects: two functions with
+one name may do different things, and so may two `functools.partial` of one function. Expressions are compared by all
+that they say. A field that follows from the others and from the inputs (`compare=False`) is not compared.
 
 Invariants
 ----------

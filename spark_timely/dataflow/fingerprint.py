@@ -1,6 +1,8 @@
 """Fingerprints of plans: a hash of the operators that make an output, so that no other plan continues it unnoticed.
 
-A fingerprint is the number of its scheme and a hash. Scheme 1 hashes each operator with the hashes of its inputs:
+`engine.outputs` writes it into the notes of an output and refuses commits by another plan; a user may let one plan
+replace another (`Stream.capture(…, replaces=)`). `kept_logs` names folders by it. A fingerprint is the number of its
+scheme and a hash. Scheme 1 hashes each operator with the hashes of its inputs:
 
 - what kind of operator it is, and how it is connected; the order of inputs counts;
 - of a log that is read, its id; of one that the dataflow itself writes, what its streams are made by;
@@ -10,10 +12,10 @@ A fingerprint is the number of its scheme and a hash. Scheme 1 hashes each opera
 - of a continual task its body, and which of its logs has which name and role there;
 - types of the times, and names and types of the output's columns.
 
-Left out is what does not tell one answer from another: names of operators, the order in which they were written down,
-`inspect`, paths, streams and storage options, and other outputs; and of earlier versions the operators `exchange` and
-`broadcast`, and evaluation by SQL. The code of functions is left out too, and what `functools.partial` gives them: to
-mend a function is no change of the plan.
+Left out is what does not distinguish one answer from another: names of operators, the order in which they were written
+down, `inspect`, paths, streams and storage options, and other outputs; and of earlier versions the operators `exchange`
+and `broadcast`, and evaluation by SQL. The code of functions is left out too, and what `functools.partial` gives them:
+to mend a function is no change of the plan.
 
 Invariants
 ----------

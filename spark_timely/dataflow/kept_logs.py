@@ -1,15 +1,18 @@
 """Logs that a dataflow keeps for itself: state of operators, and streams that are looked into but not captured.
 
+Operators over all history (`latest`, `distinct`) keep state, and joins as of a time look into their collection. `Scope`
+(`dataflow.stream`) asks `KeptLogs` in which logs, and where these are; `dataflow.logs` opens them like any output's.
+
 Each has a folder inside of the log of an output that is made from it. The folder is named by a fingerprint of what the
-log is made by, so that another plan begins with nothing. A fingerprint knows no code of functions, and neither names
-nor `inspect`: of two operators that differ in nothing else one would continue what the other has kept. So where one
-output is made from both, each needs a name of its own, which becomes part of the folder's name.
+log is made by, so that another plan begins with nothing. A fingerprint has no code of functions, and neither names
+nor `inspect`. So where two operators differ in nothing else, one would continue what the other has kept: if one output
+is made from both, each needs a name of its own, which becomes part of the folder's name.
 
 Invariants
 ----------
 1. Two logs have two folders.
-2. Which folder of a home a log has is a function of the outputs, not of the order in which they were captured: else an
-   operator would continue another one's log after the program was put into another order.
+2. Which folder a log has is a function of the outputs, not of the order in which they were captured: else an operator
+   would continue another one's log after the program was put into another order.
 """
 
 from __future__ import annotations

@@ -1,12 +1,16 @@
 """The logs of a dataflow, read and written: opened or created, each under one path.
 
+A `Sink` is an output: a stream of a log that the dataflow owns, and the view that is captured into it. `engine.steps`
+opens the logs of all outputs (`open_logs`). `compute.drive.runners` and a `Dataflow` that starts look first at those
+that are there, and refuse what cannot run. `kept_logs` says where the logs are that nobody captured.
+
 Everything in a dataflow is kept by the path of a log. One log under two paths would be written twice by two halves of
 a dataflow that know nothing of each other, or would wait for itself.
 
 Invariants
 ----------
-1. A log that a dataflow writes has one path in it. Logs are the same if their ids are; two of them that are not there
-   yet, if their paths lead to the same place.
+1. A log that a dataflow writes has one path in it. Logs are the same if their ids are. Two that are not there yet are
+   the same if their paths lead to the same place.
 2. What is refused for its path, or for an output that is there, leaves no log behind, as far as can be seen before.
 """
 

@@ -1,8 +1,12 @@
-"""Views of operators over all history: they compute a range of times from new rows and from what logs hold before it.
+"""Remembered state as views: the nodes of operators over all history in a dataflow's graph.
+
+They compute a range of times from its new rows and from what logs hold before it. `over_history` makes them for
+`operators.history` and `operators.grouped`: a `Remembered`, with a `Result` above it where users see less than is kept.
+What such an operator computes is a `HistoryOperator` of `dataflow.history`. The engine asks `remembers` whether an
+output is such a state, and `looks_of` which logs it looks into.
 
 Such a view is as pure as any other: what a log holds before a range is read again whenever the range is computed.
-`Remembered` is what a history operator keeps: it is captured as it is, and the log that it is captured into is its
-state. `Result` is what users see of a state that holds more.
+A `Remembered` is captured as it is, and the log that it is captured into is its state.
 
 Invariants
 ----------

@@ -1,8 +1,9 @@
 """The API of dataflows: a `Scope` reads logs, a `Stream` has the operators, a `Probe` shows progress.
 
 A `Scope` begins streams and knows the outputs; each operator of a `Stream` makes another stream around a view of its
-rows; a `Probe` says how far the outputs made from one are. Everything that can be refused is refused here, naming the
-operator: before a query is started.
+rows; a `Probe` says how far the outputs made from one are. Users have it as a `Dataflow` of
+`spark_timely.spark.dataflows`, a scope that runs as a streaming query; `compute.drive.plans` builds streams from plans.
+Everything that can be refused is refused here, naming the operator: before a query is started.
 
 Invariants
 ----------

@@ -1,5 +1,8 @@
 """Views: the nodes of a dataflow's graph, each an operator over its inputs that computes any range of times from them.
 
+Not the views of SQL. `dataflow.stream` builds them, `engine.cutting` asks them which ranges and files they need, and
+`engine.task_runner` computes them. A `Replay` is the view of a log that is read, a leaf of the graph.
+
 A view computes the rows of any range of times whose end its frontier has reached, from ranges of its inputs. It is a
 plain value: tasks get it pickled. Some operators make each row from one row (filter, select, map, flat_map, concat,
 delay, inspect); others need whole times (aggregate, join, functions of the rows of a complete time).

@@ -1,11 +1,12 @@
 """Import and export of captures of the real Timely and Differential Dataflow, by files and sockets.
 
 Their types are declared in a small language (`schema`). In: bytes (`reader`, by the `layout` of each type) or lines of
-JSON (`jsonl`), from a file or a socket (`sockets`), become events in columns (`chunk`, `records`), which are judged by
-the protocol, and whose records get the times that stamps leave them (`stamps`); a `StreamImport` (`importing`) commits
-them to a log, and knows how far it came. Out: `export_log` reads a log by ranges of times, and `CaptureEncoder`
-(`writer`) writes the events; `choosing` takes a part of the columns, and `rust` declares them in Rust. `cdcv2` does
-both for the messages of CDCv2.
+JSON (`jsonl`), from a file or a socket (`sockets`), become events in columns (`chunk`, `records`). They are judged by
+the protocol, and each record gets one time of its message (`stamps`). A `StreamImport` (`importing`) commits them to a
+log, with the position in the capture. Out: `export_log` (`exporting`) reads a log by ranges of times, and
+`CaptureEncoder` (`writer`) writes the events; `choosing` takes a part of the columns, and `rust` declares them in Rust.
+`cdcv2` does both for messages of CDCv2, Differential's protocol. The command line runs all of it: ``spark-timely
+import``, ``export`` and ``types``.
 
 Examples
 --------

@@ -1,13 +1,17 @@
-"""Bytes of captures as arrays: reads and writes values at many offsets in one call of numpy.
+"""Buffers of captured bytes: reads and writes values at many offsets in one call of numpy, aligned or not.
 
-`Places` are the offsets of n values in bytes: at equal distances, as in a block of records of fixed width, or anywhere.
-`Body` are the bytes that are read, `put` writes into an array of bytes; aligned or not. What cannot be of the declared
-type is a `Fault`, which names the offending byte.
+`Places` are the offsets of n values: at equal distances, as in a block of records of fixed width, or anywhere. `Body`
+is the buffer that is read; `put` writes into an array of bytes. Bytes that cannot be of the declared type raise a
+`Fault`, which has the offset of the first wrong one.
+
+Used by `layout` and `time_layout`, which know what the bytes of each type are, and by `reader`, which turns a `Fault`
+into a `CaptureFormatError`. This module knows offsets and numbers alone.
 
 Invariants
 ----------
-1. Whatever the bytes say, no array is made that is larger than a fixed multiple of them: a count is compared with the
-   room that is left before anything is made of that size (`read_counts`).
+1. Whatever the bytes say, no array is made that is larger than a fixed multiple of them. A count found in the bytes is
+   compared with the room that is left before an array of that size is made (`read_counts`): one that says 2^40 in a
+   file of 100 bytes is refused.
 """
 
 from __future__ import annotations

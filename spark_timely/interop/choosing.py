@@ -1,12 +1,13 @@
-"""Selection of the columns that an export writes: some of a log's columns, each as it is or cast to another type.
+"""The choice of columns that an export writes, a `Selection`: some of a log's, each as it is or cast to another type.
 
-A cast is asked for by name, so it may change what a value is: a timestamp becomes an integer of microseconds, or a
-text. It changes no value in silence: what would be cut, rounded or wrapped is refused.
+`exporting` (Timely's format) and `cdcv2.collections` write what it chooses; `rust` declares its types in Rust. The
+user asks for a cast by name, so it may change what a value is: a timestamp becomes an integer of microseconds, or a
+text. It changes no value in silence: a value that would be cut, rounded or wrapped is refused.
 
 Invariants
 ----------
-1. A cast keeps nulls: of a column that may be null it makes an option.
-2. What a cast to a number gives, cast back, is what it was.
+1. A cast keeps nulls: a column that may be null becomes an ``option<…>``.
+2. A value that was cast to a number, cast back, is what it was.
 """
 
 from __future__ import annotations

@@ -1,17 +1,20 @@
-"""A chunk: consecutive events of a capture as columns, checked against the capture protocol.
+"""A chunk: consecutive events of a capture as columns, and the check of a chunk against the capture protocol.
 
-The real timely checks nothing, so a capture may break it. All events of a chunk are judged at once; only where one is
-wrong they are judged again, one after the other, to name it.
+`reader` and `jsonl` make chunks, `importing` judges and commits them, and `writer` writes those of an export. The
+events are messages, which have records, and progress; `protocol.event` has the same of a log, without the records.
+
+The real timely checks nothing, so a capture may break the protocol. `judge_chunk` judges all events of a chunk at once;
+only where one is wrong it judges them again, one after the other, to name it.
 
 A message of timely 0.31 has a time, one of 0.32 a *stamp*: a sorted multiset of times, mostly of one, maybe of none.
-Its bytes do not say which of both it is.
+The bytes do not say which of both a message has.
 
 Invariants
 ----------
-1. What a chunk holds says which bytes it came from: to write it gives these bytes, with the times of stamps sorted.
+1. A chunk that was read and is written again gives the same bytes, but that the times of each stamp are sorted.
 2. Events keep their order; progress entries keep theirs, repeats and zeros included.
-3. Each time of a stamp is used as a message at that time alone would use it; a stamp without times uses none. No
-   message changes what is held.
+3. Each time of a stamp needs a capability, as if it were the time of a message by itself; a stamp without times needs
+   none. No message changes the capabilities held.
 """
 
 from __future__ import annotations

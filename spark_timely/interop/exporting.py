@@ -1,18 +1,21 @@
 """Export of a log, or of a part of it, to capture files that timely replays.
 
-Rows go out in lexicographic order of their times, which follows every partial order; each time's rows are
-dealt to all captures. A capture holds what it needs for the times that are still to come, and moves on as
-soon as it can: a replay of it learns early what is complete.
+``spark-timely export`` calls `export_log`, in the format of timely's events or as lines of JSON; `cdcv2.collections`
+exports to CDCv2, and uses the parts of this module that read a log by stretches of times. `writer` makes the bytes.
+
+Rows go out in lexicographic order of their times, which agrees with every partial order: a time comes after all that
+are less. The rows of each time are dealt to all captures. A capture keeps the capabilities that it needs for the times
+still to come, and gives them up as soon as it can: so a replay of it learns early what is complete.
 
 Invariants
 ----------
 1. Each capture by itself is a valid stream; together they have each row once, at its time.
-2. At its end each capture holds the log's frontier: nothing of it is said to be complete that is not. Before, it holds
-   what the stamps need that are still to come, where the log has kept stamps.
-3. Files appear under their names when all of them are whole and on the disk, and never before. One that is there is
-   never written over, also if it came while the export ran.
-4. An export that fails leaves nothing. What one leaves that was killed has no name that counts, and goes with
-   the next export that ends well.
+2. At its end each capture holds capabilities at the log's frontier: it states no time complete that is not. Until
+   then, where the log has kept the stamps of an import, it holds what the stamps still to come need.
+3. Files appear under their names when all of them are whole and on the disk, and never before. A file that exists is
+   never written over, also if it appeared while the export ran.
+4. An export that fails leaves nothing. One that is killed leaves files under temporary names, which the next export
+   of the same names that ends well deletes.
 5. What is in memory at once is one stretch of rows, whatever the size of the log.
 """
 

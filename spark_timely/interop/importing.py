@@ -1,24 +1,28 @@
 """Import of captures into a log, each as a stream of its own, resumable and exactly once.
 
-What a commit holds are the events of a stretch of the capture, all messages before all progress. That
-is as legal as the events one by one are, which is checked before: a progress only allows times beyond
-those it had, and who may use a time after it might use it before.
+A `StreamImport` takes one capture, of a file or of what `sockets` receives; ``spark-timely import`` runs one for each.
+`CaptureTypes` are the declared types, which exports use too. Imports of CDCv2 are `cdcv2.collections`.
 
-The bytes of a capture do not say which version of timely wrote them, and may be good in both. So it is declared, or
-found by a look at all bytes of a file that is not followed, where they fit one version only; and kept with the stream.
+A commit holds the events of a stretch of the capture, all messages before all progress. That is legal where the events
+one by one are, which is checked first: progress never allows a time that was not allowed before it, so a message that
+came after it could also have come before.
+
+The bytes of a capture do not say which version of timely wrote them, and may be valid in both. So the user declares the
+version; or `found_version` reads the whole of a file that does not grow, and returns the one version that its bytes
+fit. The stream keeps it.
 
 Invariants
 ----------
-1. The log says how far it has the capture: position and number of events are in the commit that has
+1. The log says how much of the capture it has: the position and the number of events are in the commit that has
    their last rows. So an import can stop anywhere and continue, and done twice it adds nothing.
-2. What was imported is not trusted to be still what the capture begins with: all of it is compared.
+2. What was imported is not trusted to be still what the capture begins with: all of it is compared, by a checksum.
 3. Every event is judged by the protocol before anything of its commit is written; timely checks nothing.
-4. A capture that is refused before its first commit changes nothing: its stream, and a log that is not there
+4. A capture that is refused before its first commit changes nothing: its stream, and a log that does not exist
    yet, are made when there is something to commit, or when a capture has ended well.
-5. The stream's frontier in the log is that of the capture, up to its last whole event: what is missing
-   at the end of an unfinished capture keeps it where it is.
-6. A version of timely is never concluded from a part of a capture that may grow; one that was found not to fit does not
-   fit however the capture grows.
+5. The stream's frontier in the log is that of the capture after its last whole event: an event that was cut off at the
+   end of an unfinished capture does not move it.
+6. A part of a capture that may grow never shows that a version of timely fits. It may show that one does not fit, since
+   that one then does not fit however the capture grows.
 """
 
 from __future__ import annotations

@@ -4,9 +4,13 @@ A line is ``{"messages": [time, [record, …]]}`` or ``{"progress": [[time, delt
 ``{"messages": [[time, …], [record, …]]}``. For times and records see `spark_timely.interop.time_layout` and
 `spark_timely.interop.records`. `Lines` gives the lines of a file that may still grow.
 
+`importing` reads such lines by `JsonLines` as it reads bytes by `reader`; `exporting` writes them by `chunk_lines`.
+CDCv2 has lines of its own (`cdcv2.reader`), which `Lines` cuts too.
+
 Invariants
 ----------
-1. A line is given out when it is whole: it has its end, or it is an object, of which no beginning is one.
+1. A line is given out when it is whole: its newline is there; or what has come of it is a JSON object, since the
+   beginning of an object never is one.
 2. Memory is bounded by the length of one line, and that by `MAX_EVENT_BYTES`.
 """
 

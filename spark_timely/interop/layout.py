@@ -1,15 +1,17 @@
 """The binary layout of captured values: reads what Rust's bincode wrote into Arrow arrays, and writes it from them.
 
-A `Layout` is made for each declared type (`layout_of`): of numbers, texts, options, vecs, records, enums and what they
-hold. All values of a type are read at once: what has a fixed width by arithmetic, the rest after its places were found.
-To find them is the only thing that goes from value to value (`starts_of`); that is done for all blocks of records in
-step, or one by one where there are few blocks. Times are another module's (`interop.time_layout`).
+`layout_of` makes a `Layout` for each type that `schema` can declare: numbers, texts, options, vecs, records, enums and
+what they hold. `reader` reads records by it, and `writer` writes them; the layout of times is `time_layout`.
+
+All values of a type are read at once. Where values have a fixed width their offsets are arithmetic. Else `starts_of`
+finds them first, the only work from value to value: of many blocks of records in step, the n-th value of all blocks at
+once; of few blocks one by one.
 
 Invariants
 ----------
-1. `read` is called for places that `skip` or the arithmetic of fixed widths has found to be within their block: it
-   checks what values may be, not where they end.
-2. What is written is what was read, byte for byte.
+1. `read` gets only offsets of values that are within their block, by `skip` or by fixed widths. So it checks what
+   values may be, not where they end.
+2. What was read and is written again is the same, byte for byte.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""The reader of captures that timely's `EventWriter` wrote, from a file, a file that still grows, or a socket.
+"""The reader of binary captures that timely's `EventWriter` wrote, from a file, a file that still grows, or a socket.
+
+`importing` reads by `CaptureReader`, which gives out chunks of events (`chunk`). `GrowingFile` is a file that a
+producer still writes. `jsonl` reads captures as text, `cdcv2.reader` messages of CDCv2; `writer` is the other way.
 
 A capture is one event after the other, nothing before, between or behind: the length of the body in
-eight bytes, then the body. It starts with one capability at the minimum, which it never mentions. Timely 0.32 writes a
-number of times and these where 0.31 writes a time, and nothing else in other ways: the version is declared.
+eight bytes, then the body. It starts with one capability at the minimum, which it never mentions. Where timely 0.31
+writes a time, 0.32 writes the number of times and the times; all else is the same. So the version is declared.
 
 Invariants
 ----------
@@ -10,9 +13,9 @@ Invariants
 2. An event's body is used up to its last byte: bytes that are left mean another type than declared.
 3. Memory is bounded by the size of a chunk, or of one event, whichever is more, times a constant of
    the declared type; no length in the bytes is believed before it was compared with that.
-4. What is given out of a file that grows follows, in one and the same file, what was given out before. A producer that
-   is started again truncates its file and writes another run over it: what was read last is compared once more after
-   each read, so that no moment is left in which the file could have been replaced.
+4. All that is given out of a growing file is of one and the same file. A producer that is started again truncates its
+   file and writes another run over it. So after each read the bytes that were read last are compared once more with
+   those in the file: there is no moment at which the file could be replaced without notice.
 """
 
 from __future__ import annotations

@@ -1,11 +1,16 @@
 """Conversion of captured records: between plain Python or JSON values, Arrow, and the columns of a log.
 
-Integers are plain and may reach 2^64 − 1; tuples are lists, structs objects, durations ``[seconds, nanoseconds]``; a
-missing option and the unit are null; of enums, a variant that holds nothing is its name, any other an object of its
-name and what it holds; byte strings are base64; floats that JSON lacks are ``"NaN"``, ``"Infinity"`` and
-``"-Infinity"``; dates and timestamps the integers that they are in bytes; decimals texts, as ``"12.50"``; maps lists of
-pairs. A log widens integers, and forgets what cannot be null inside of structs and lists: `fitted` brings
-its columns back.
+`jsonl` and `cdcv2.reader` use it for records as JSON, and `writer` for records from a log. A log widens integers, and
+does not keep which values inside of structs and lists may be null: `fitted` gives its columns the declared types again.
+The bytes of records are the matter of `layout`, and times that of `time_layout`.
+
+In JSON
+
+- integers are plain and may reach 2^64 − 1; floats that JSON lacks are ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``;
+  decimals are texts, as ``"12.50"``; dates and timestamps are the integers that they are in bytes;
+- byte strings are base64; a missing option and the unit are null;
+- tuples are lists, structs objects, durations ``[seconds, nanoseconds]``, maps lists of pairs;
+- an enum's variant that holds nothing is its name, any other an object of its name and what it holds.
 """
 
 from __future__ import annotations

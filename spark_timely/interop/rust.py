@@ -1,7 +1,8 @@
 """Rust code for a capture: the declarations of its types, and a program that replays it.
 
-What is declared has the bytes that `layout` writes: bincode knows no names, so a name that Rust does not have becomes
-one that it has, and a tuple longer than those that Rust can print becomes a struct.
+``spark-timely types`` prints what `rust_types` returns, for a crate that uses timely. The declared types have the bytes
+that `layout` reads and writes. bincode writes no names, so a name that Rust does not allow becomes one that it allows,
+and a tuple longer than those that Rust can print becomes a struct.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """The types of captured records and times: a small language to declare them, and their Arrow types.
 
+The schema of a capture: all of `interop` uses it. `parse_type` reads a declaration, `type_text` writes it; `layout` has
+the bytes of each type, and `rust` the declarations in Rust. Schemas of logs are Arrow's, and not here.
+
 A capture file does not say what is in it; its reader declares that. A type is written as Rust writes it, or shorter:
 
 ============================  ======================================  ==================================

@@ -1,5 +1,8 @@
 """TCP connections for captures: listens for timely producers or connects to them, and resumes after a break.
 
+``spark-timely import`` uses it where an address stands for a file. `Producers` gives the connections of an address one
+after the other, and `import_socket` feeds them to a `StreamImport` (`importing`).
+
 Timely's examples `capture_send` and `capture_recv` work so. A connection carries one captured stream from its
 beginning. When it breaks, the producer sends the stream again from the beginning, on a new connection. What the log
 already has is compared, and not captured twice; another content is refused.

@@ -1,14 +1,19 @@
 """Stamps of timely 0.32: from a message with several times, the one time that each record gets in a log.
 
+An import calls `place_records`; an export reads the column of stamps that an import has kept, by `stamps_of`, to write
+the stamps again. A message of timely 0.31 is one with a stamp of one time.
+
 A message of timely 0.32 has a stamp, a sorted multiset of times. Each of them is one that the stream may use; the
 contents are only promised to be at or after *some* of them. A row of a log has one time:
 
 - Records that are updates ``(data, time, diff)`` have their own, whatever the stamp. It must be at or after a time of
   the stamp.
-- Others of a message with one time have that one, with several that are totally ordered the least.
-- With several of a partial order none is right. Their meet may lie before the frontier, and a row for each time would
-  be more records than there are. They are refused, or get the first in Rust's order, beside a column with the stamp.
-- Without any time there is none. They are refused, left out and counted, or set apart as dead letters.
+- Other records get the time of the stamp: the only one, or of several that are totally ordered the least.
+- Of several times of a partial order none is right. Their meet may be before the frontier, and a row for each time
+  would be more records than there are. Such records are refused, or get the first time in Rust's order, beside a column
+  with the stamp.
+- A stamp without times gives none. Its records are refused, left out and counted, or set apart as dead letters: rows
+  that the log keeps outside of the stream, for people to look at.
 
 Invariants
 ----------

@@ -1,9 +1,12 @@
 """The binary layout of captured times, as `TimeLayout`: reads them into arrays, writes them, and says them in JSON.
 
+`reader`, `writer` and `jsonl` use it for the times of events, `cdcv2.reader` for those of messages. `layout` does the
+same for records, which may be of more types.
+
 A time is an integer, a date, a timestamp, a duration, the unit, or a product of those. In a log it has a coordinate for
-each but the unit, a duration's in nanoseconds; the unit has none, unless it is alone: then its one time is 0. In the
-bytes dates are days and timestamps are microseconds, integers of which the least stands for the least date of a log,
-1700-01-01.
+each of them, a duration's in nanoseconds; the unit has none, unless it is alone: then its one time is 0. In the bytes
+dates are days and timestamps are microseconds, as signed integers. The least integer stands for the least date of a
+log, 1700-01-01.
 
 Invariants
 ----------

@@ -1,8 +1,11 @@
-"""The writer of captures that timely's `EventReader` replays.
+"""The writer of binary captures that timely's `EventReader` replays.
+
+`exporting` calls a `CaptureEncoder` for each chunk of events (`chunk`); `reader` is the other way. `build_chunk` and
+`capture_bytes` make captures of events in Python, for tests and for JSON. A file is opened and named by `exporting`.
 
 Invariants
 ----------
-1. What a reader gave out is written as it was: the same bytes, but for stamps whose times were not sorted.
+1. A chunk that a reader gave out is written with the bytes that it had, but that the times of each stamp are sorted.
 2. Nothing is written of a chunk that cannot be written whole.
 """
 

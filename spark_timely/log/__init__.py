@@ -3,8 +3,12 @@
 A commit goes from a `CommitRequest` through `decide`, which says by the states of the streams what becomes of it
 (`machine`), to Parquet files of messages and progress (`files`), and by the one commit loop into the table (`store`). A
 reader goes the other way: the files that are live in the table's snapshot, the states of the streams that the newest
-progress files say (`streams`), and the rows (`reader`). A `LogCore` (`core`) is one handle on all of
-it for the library, a `Log` is that handle for users.
+progress files say (`streams`), and the rows (`reader`).
+
+A `LogCore` (`core`) is one handle on all of it for the library. A `Log` (`log`) is that handle for users; the sink, the
+replay source, the answers and the dataflows open one as well. Upkeep after commits keeps a log small: `compaction`
+merges files, `retention` moves since, `forgetting` deletes or sums what is before since, and `vacuum` deletes replaced
+files. Rows that other programs changed are the matter of `foreign`, `ledger` and `acceptance`.
 
 Examples
 --------

@@ -1,9 +1,13 @@
 """Acceptance of a foreign change: messages that another program deleted or rewrote stay as they are now.
 
+`Log.accept_change` and ``spark-timely repair --accept`` call `accept_change`. They pass the token that the error about
+the change names. (`admission`, of like name, judges rows that come into a stream.) Readers that have a position from
+before such a change are refused: replays, subscriptions, dataflows and mirrors word that error by `describe_others`.
+
 Progress, since and retainers are never taken as others left them: their files are put back as our commits wrote them.
-Messages are: each commit whose messages are others now is written down once more in the ledger, as it would say them.
-The last commit gives the log other facts: nothing before it is judged again, and the token is among those that were
-accepted, by which every position that was reached before is known.
+Messages are taken. Each commit whose messages are others now is written down once more in the ledger (`ledger`), as it
+would say them. The last commit adds the token to the facts of the log, which its metadata keeps. From then on nothing
+before that commit is judged again, and a position without the token is known to be from before the change.
 
 Invariants
 ----------

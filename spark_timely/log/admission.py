@@ -1,11 +1,13 @@
 """Admission of rows to a stream: which become messages, which dead letters, and why others are refused.
 
-Used by the sink's tasks and by writers. `spark_timely.spark.capture.classify` writes the same rules as SQL.
+A dead letter is a row that is kept in the log apart from the messages, with the reason: it was late, too far in
+the future, or had no usable time. The sink's tasks (`spark_timely.sink.rows`) and stream writers (`writer`) ask
+`judge_rows`; `spark_timely.spark.capture.classify` writes the same rules as SQL.
 
 Invariants
 ----------
 1. Rows are judged by `Policy.judge` alone; what this module adds is the rows themselves.
-2. A dead letter holds the whole payload. What its time columns held stands in its reason where it is no usable time.
+2. A dead letter holds the whole payload. Where its time columns held no usable time, its reason says what they held.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Background upkeep of logs in far stores: one thread per log and process merges files while writers append.
+"""Background upkeep of logs: one thread per log and process merges files while writers append.
 
-A merge reads and writes files for seconds where a store is far away; an append does not wait for that. What is done
-here works on a handle of its own, and commits as any other writer does.
+A merge reads and writes files for seconds where a store is far away; an append does not wait for that. After a commit
+`LogCore` hands its upkeep to `run_aside` where the log is in an object store, or is written by a dataflow that indexes
+in the background. A job works on a handle of its own, and commits as any other writer does.
 
 Invariants
 ----------

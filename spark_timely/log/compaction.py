@@ -1,6 +1,8 @@
 """Physical compaction of a log: merges small Parquet files into larger ones, and changes no answer.
 
-Merged rows keep `_stream` and `_seq`, and so the order of events.
+`Log.compact` and the upkeep after commits (`core`) call it. Logical compaction, by which a log forgets history, is in
+`forgetting`; both replace files by the same commit (`replace_files`). Merged rows keep `_stream` and `_seq`, and so the
+order of events.
 
 Invariants
 ----------

@@ -1,6 +1,8 @@
-"""The engine room of an open log, for the library's own parts: its table, states of its streams, commits, upkeep.
+"""The core of an open log, for the library's own parts: its table, states of its streams, commits, upkeep.
 
-A `spark_timely.log.log.Log` is what users hold; its `core` is this. What plans, commits or follows asks the core.
+A `spark_timely.log.log.Log` is what users hold; its `core` is this. What plans, commits or follows asks the core: the
+sink commits by `LogCore.commit`, the replay source and the answers read `files` and `frontier`. The core holds a
+`StreamStates` (`streams`), and decides when the upkeep of `compaction`, `forgetting` and `vacuum` is due.
 
 Invariants
 ----------

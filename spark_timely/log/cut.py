@@ -1,11 +1,12 @@
 """A consistent cut: several logs as of one frontier.
 
 `cut` takes one, a `Cut` keeps it as JSON, and `open_cut` opens its logs again. Jobs that read the same cut, now or
-later, read the same rows; replays begin and end at one (`datasource.bounds`), subscriptions begin at one.
+later, read the same rows; replays begin and end at one (`datasource.bounds`), subscriptions begin at one, and `wait`
+waits for one. (The cutting of a dataflow's work into tasks is `spark_timely.dataflow.engine.cutting`.)
 
 Invariants
 ----------
-1. A cut names its logs by identity, and their newest commits: another log at the same path is refused, and one that
+1. A cut names its logs by identity, and their newest commits. Refused are another log at the same path, and a log that
    was put back to an earlier state, also where it has grown again.
 2. What is at times not beyond the cut's frontier is complete in each of its logs once they have
    reached it, and never changes again: not by later writes, not by compaction.

@@ -1,7 +1,7 @@
 """Errors about rows that another program changed in a log: their words, their hints, and how to describe a change.
 
-`describe_change` puts a `ForeignChange` into words, `changed_by_others` makes the error of those that are open: reads,
-commits and `verify` raise it.
+`describe_change` puts a `ForeignChange` into words, `changed_by_others` makes the error of those that are open, neither
+undone nor accepted. `StreamStates` raises it for reads and commits; `verify` and `acceptance` report the words.
 
 Invariants
 ----------

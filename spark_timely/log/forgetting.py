@@ -1,5 +1,8 @@
 """Logical compaction of a log: rewrites files, so that history which `since` gives up is deleted or summed.
 
+`Log.compact` with ``logical=True`` and the upkeep after commits (`core`) call it. `retention` says how far since may
+move, and moves it; this module then forgets what is before. `compaction` merges files and forgets nothing.
+
 Of a stream messages at times not beyond since are deleted. Of a collection updates move to since, and equal rows of one
 stream are summed. Of the progress of either the first commits go (`machine.base`). Readers see messages that were not
 rewritten in the same way (`reader.seen_rows`), so no answer changes.

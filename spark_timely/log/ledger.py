@@ -1,13 +1,15 @@
 """Ledger of a log: rows beside progress that count the messages deleted from it and name accepted foreign changes.
 
-Each stream's note counts the messages that it has brought; the ledger, how many are gone since. So where the entries of
-the table's log are cleaned up, the messages that are there can be compared with those that should be. Its rows have the
-columns of progress; they are read together, whatever files they are in.
+The note of each stream's newest commit counts the messages that the stream has brought; the ledger, how many are gone
+since. So where the entries of the table's log are cleaned up, the messages that are there can be compared with those
+that should be: `machine.judge` does, whose `Ledger` is the rows as a value. `forgetting`, `acceptance` and `streams`
+write rows. They have the columns of progress; they are read together, whatever files they are in. (An instance has a
+ledger of its own, of folders: `spark_timely.compute.ledger`.)
 
 Invariants
 ----------
 1. What is gone is restated in the commit that takes it out, which excludes all others.
-2. Rows for a token count from when the facts of the log have it.
+2. Rows for a token, the name of an accepted change, count from when the facts of the log have it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """A capture log: create one or open one, read from it, append to it, keep it small.
 
-A `Log` is one handle, with what users do with a log. Below it is a `LogCore`: a `Store` that keeps the table, with a
-snapshot of it; the `StreamStates` of that snapshot; and functions over both that commit (`commit`), read (`reader`),
-merge files (`compaction`) and check (`verify`). What a commit may do is decided by pure functions (`machine`).
+A `Log` is one handle, with what users do with a log; `create_log` and `open_log` make one, for users as for the
+library's own parts. Below it is a `LogCore`: a `Store` that keeps the table, with a snapshot of it; the `StreamStates`
+of that snapshot; and functions over both that commit (`streams`), read (`reader`), merge files (`compaction`) and check
+(`verify`). What a commit may do is decided by pure functions (`machine`).
 
 Invariants
 ----------
-1. One commit makes a log: its schema, its facts and its unclaimed capabilities.
+1. One commit makes a log: its schema, its facts and its unclaimed capabilities, the rights to produce at a time and
+   later that the first streams claim.
 2. A path that holds anything else is left as it is.
 """
 

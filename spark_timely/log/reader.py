@@ -1,5 +1,9 @@
 """Reads the rows of a log: messages, events, the contents of a collection at a time, its history.
 
+`Log.messages`, `Log.snapshot` and the command line answer by it, in the memory of one process; subscriptions, exports
+and replays ask it which rows and bounds may be seen (`seen_rows`, `check_between`). A file is opened by
+`spark_timely.log.files.parquet_reader`; Spark's tasks read splits by `spark_timely.datasource.reader`.
+
 Invariants
 ----------
 1. What is read depends on the snapshot and the bounds given, never on how the files were cut.
@@ -9,8 +13,8 @@ Invariants
 4. No row is contained fewer than zero times, nor more than 2^63 − 1 times.
 5. Sums are exact: on the way they may be larger than 64 bits, so that it does not matter how the updates were cut.
 6. What compaction may forget is not seen, whether or not files were rewritten yet: messages of a stream at times not
-   beyond since are gone, updates of a collection stand at since. A bound that is no longer distinct from other
-   times is refused.
+   beyond since are gone, updates of a collection from before since have since as their time. A bound that is no longer
+   distinct from other times is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Resubmission of dead letters: appends the corrected rows of a commit to their stream again, at most once.
 
-`Log.resubmit` calls it. A caller reads the letters of a commit, corrects the rows, and gives them back with the stream
-and number of that commit (`resubmit`); `resubmitted` tells which commits were.
+A dead letter is a row that `admission` kept apart from the messages: late, too far in the future, or without a usable
+time. `Log.resubmit` calls `resubmit`. A caller reads the letters of a commit, corrects the rows, and gives them back
+with the stream and number of that commit; `resubmitted` says which commits were.
 
 Invariants
 ----------

@@ -1,8 +1,12 @@
 """Retention of a log: `since` and the retainers, read from a snapshot and moved by commits of their own.
 
+`since` is the frontier from which on the log can be read; a retainer keeps it from passing the position of a named
+consumer. `Log.allow_compaction` and `Log.retain` call this, as do upkeep after commits and, by `LogCore`, the replay
+source, subscriptions and instances. What is decided is in pure functions (`machine.since`); what since gives up is
+deleted by `forgetting`. (An instance's own retention is `spark_timely.compute.drive.retention`.)
+
 Each commit writes the whole state: a row of `_event=since` for each time of since, with what the log keeps in its note,
-and one of `_event=retain` for each time that a retainer needs. What it means is decided by pure functions
-(`machine.since`).
+and one of `_event=retain` for each time that a retainer needs.
 
 Invariants
 ----------

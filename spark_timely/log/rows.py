@@ -1,4 +1,7 @@
-"""Conversion of rows from Python values, pandas, polars or any Arrow source into the table that a writer appends.
+"""Rows given by users, from Python values, pandas, polars or any Arrow source, made into the table to append.
+
+Stream writers (`writer`) and `resubmission` ask `table_of`. (Nothing of a log's format is known here; the sink's rows,
+which come from Spark as Arrow, are written by `spark_timely.sink.rows`.)
 
 Whatever offers its columns through Arrow's C interface is taken without a copy: tables, batches and readers of pyarrow,
 polars, DuckDB, pandas. Plain Python values go through Arrow's own conversion, after a look at their kinds: loops of C,

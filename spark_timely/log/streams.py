@@ -1,7 +1,8 @@
 """Streams of a log: their states, read from the newest progress files of a snapshot, and the commits to them.
 
-A `StreamStates` belongs to one handle on a log (`core`): commits are decided from the newest `StreamState` of each
-stream, readers take the log's frontier from them.
+A `StreamStates` belongs to one handle on a log (`core`), whose appends and openings of streams are done here. Commits
+are decided from the newest `StreamState` of each stream (`machine.state` says what that is); readers take the log's
+frontier from them; `compaction`, `forgetting`, `retention` and `vacuum` take the snapshot's files.
 
 Files read before are remembered, and so is the newest commit of each stream that was seen: a log that went back to an
 earlier state is refused.

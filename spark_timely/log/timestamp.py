@@ -1,12 +1,14 @@
-"""Selection of the one time at which several collections answer together, with its explanation.
+"""The timestamp at which several collections answer together: chosen from their frontiers, and explained.
 
-Peeks, copies, SQL over several logs and tasks ask for it: `explain_timestamp` opens the logs and says which time it is
-and why (`TimestampExplanation`); `choose_time` decides that from an `Input` of each log.
+Peeks, copies, SQL over several logs, subscriptions and the command line ask for it: `explain_timestamp` opens the logs
+and says which time it is and why (`TimestampExplanation`); `choose_time` decides that from an `Input` of each log.
+(What a timestamp is, and its types, is in `spark_timely.time`.)
 
 Invariants
 ----------
-1. The time is chosen from the frontiers of the inputs alone, `since` and `upper` of each, never from their files: but
-   where all of them are complete, so that no frontier bounds it. Then every time from the last row on gives the same.
+1. The time is chosen from the frontiers of the inputs alone, `since` and `upper` of each, never from their files. There
+   is one exception: where all of them are complete, no frontier bounds the time. Then it is the last time of any row,
+   for every later one gives the same.
 2. An input answers at a time that is at or beyond its since, and that its upper has passed. A chosen time is at or
    beyond every since; where some upper has not passed it yet, it has to be waited for.
 3. Times are compared only where they mean the same: of the same types, and not the numbers of micro-batches of

@@ -1,13 +1,15 @@
-"""Deletes the files that merges and compaction have replaced, once no reader can need them.
+"""Vacuum of a log: deletes the files that merges and compaction have replaced, once no reader can need them.
 
-`Log.vacuum` and ``spark-timely vacuum`` call `vacuum`, which gives a `VacuumReport`; upkeep after commits deletes what
-is due by itself (`Sweep`).
+`Log.vacuum` and ``spark-timely vacuum`` call `vacuum`, which gives a `VacuumReport`; upkeep after commits (`core`)
+deletes what is due by itself (`Sweep`). Which files are replaced is up to `compaction` and `forgetting`; entries of the
+table's log are deleted by `spark_timely.log.store.checkpoints`.
 
 Invariants
 ----------
 1. Only files are deleted that the table's log names as taken out, long enough ago, and that are not part of a snapshot
    which was read right before: a table that was put back to an earlier version may have them again. Files that no entry
-   names may belong to a job that has not committed yet; only who asks for them by hand gets them deleted, a week old.
+   names may belong to a job that has not committed yet: they are deleted only where a call by hand asks for them, and
+   only when they are a week old.
 2. Nothing that a log says changes by it, whatever is deleted and whatever is not: it may end between any two files.
 3. What is due is deleted before the checkpoint is written that does not name it any longer.
 4. A file is not deleted before what replaced it outlasts a power cut: it is on the disk for an hour, or flushed.

@@ -2,13 +2,13 @@
 
 `Log.verify` and ``spark-timely verify`` call it: `verify_log` reads all messages and progress, and gives a
 `VerifyReport` with the problems, the counts, and the hash of what the log says. `tally_of` counts the messages of each
-commit.
+commit, for `acceptance` too. `repair` mends what is damaged below, in the entries of the table.
 
 Invariants
 ----------
 1. A log is legal if every stream keeps the protocol (`protocol.rules`), each stream opens with a capability that was
    unclaimed or that another stream held, and each commit has as many messages, and at such times, as its progress
-   rows say.
+   rows say. A capability is the right to produce at a time and later.
 2. All violations are reported, not only the first one.
 3. In a log that has forgotten, the number of messages of a commit and what is in them are judged only where none of
    them may have been deleted, moved or summed.

@@ -1,7 +1,9 @@
 """Waits until logs are complete up to a time, a token or a cut.
 
-A frontier only moves forward, so what was reached once stays reached. Every wait for something that is looked at now
-and then is `wait_until`; what is asked more often than it wants to look has a `Throttle`.
+`spark_timely.wait` is `wait`; the command line and SQL wait by `wait_for`. Every wait for something that is looked at
+now and then is `wait_until`: peeks, requests to an instance, sockets. What is asked more often than it wants to look,
+such as a planner of replays by Spark, has a `Throttle`. A frontier only moves forward, so what was reached once stays
+reached.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
 """The stream writer: appends rows of any Python program, as Arrow tables, columns or rows, to a stream of a log.
 
+`Log.writer` makes a `StreamWriter` for users; the command log of an instance, dataflows and imports of CDCv2 write by
+one too. It takes rows by `rows`, judges them by `admission`, and commits by `core`. (Spark's micro-batches are written
+by `spark_timely.sink`, captures of Timely's format by `spark_timely.interop.writer`.)
+
 Invariants
 ----------
 1. A writer is one owner of one stream; an append of anyone else to the stream is refused.

@@ -1,18 +1,17 @@
 """Exchange of progress statements between the workers that run one scope.
 
-Each worker tells all workers, itself included, what its operators said, and hears what theirs said.
-Nothing takes effect, at the worker that said it neither, before it was exchanged.
+A statement says how counts of pointstamps changed. A `subgraph.Subgraph` sends those of its operators and receives
+those of all workers, by a `Progcaster`. Nothing takes effect before it was exchanged, not even at its own worker.
 
-A transport carries every batch of a worker to every worker, itself included. It may delay, and
-interleave different senders at will, but delivers each sender's batches in the order in which they
-were sent, each once.
+The broadcast goes by a `Transport`, which carries every batch of a worker to every worker, itself included. It may
+delay, and interleave different senders at will, but delivers each sender's batches in the order in which they were
+sent, each once. `LocalTransport` is one for workers of one process; dataflows over logs need none.
 
 Invariants
 ----------
-1. What is sent is everything that was said since the last batch, together: no part of it overtakes
-   another, and batches arrive in the order in which they were sent.
-2. A worker sends in each turn what it has to say: nothing waits here that others may be waiting for.
-3. For one receiver and one sender, batches arrive in order and once. Broken, frontiers may pass
+1. A batch has everything that the operators stated since the last batch, together: no part overtakes another.
+2. A worker sends in each turn what it has: nothing waits here that others may be waiting for.
+3. For one receiver and one sender, batches arrive in order and once. If they did not, frontiers might pass
    times that are still to come.
 4. Channels are numbered from 0 in the order in which they are opened, the same on all workers;
    numbers are never used again.

@@ -1,4 +1,9 @@
-"""`ChangeBatch`: changes of counts that wait to be applied, as a multiset of times or pointstamps."""
+"""`ChangeBatch`: changes of counts that wait to be applied, as a multiset of times or pointstamps.
+
+An operator reports what it consumed, produced and holds in three `PortChanges`, together `Buffers`. `subgraph` collects
+such reports in a `ChangeBatch`, and `broadcast` sends them. A `MutableAntichain` (`frontier`) takes the changes of a
+port and has the counts themselves.
+"""
 
 from __future__ import annotations
 

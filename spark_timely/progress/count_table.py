@@ -1,7 +1,7 @@
 """A hash table that counts times, in arrays and compiled: `MutableAntichain` uses it under many changes.
 
-Only worth its while where loops are compiled, see `spark_timely.progress.kernels`. The table and the dictionaries of
-`MutableAntichain` are two representations because neither does for both loads. Batches of 1,000 changes, 1,000 times
+It pays only where loops are compiled, see `spark_timely.progress.kernels`. `MutableAntichain` (`frontier`) has this
+table beside dictionaries, because neither is fast under both loads. Batches of 1,000 changes, 1,000 times
 held: 18 million changes a second in the table, 3 million in a dictionary; antichains of 100 pairs: 13 and 1.6 million.
 Batches of two changes: 3.6 microseconds each in the table, 1.5 in a dictionary. Times are int64 here.
 

@@ -1,8 +1,11 @@
 """Events for observers of progress tracking: progress sent and received, operators scheduled, frontiers pushed.
 
-A sink is a callable of one argument (``list.append`` is one). It may raise, or hang up by raising:
-it is then detached and reported once in the log of this module, and progress continues without it.
-Where no sink is given nothing is built and nothing is called.
+`worker`, `subgraph` and `broadcast` emit them, as timely's logging does. Events of captured streams, which are data,
+are those of `protocol.event`.
+
+An observer gives the worker a *sink*: a callable of one argument (``list.append`` is one). A sink that raises is
+detached and reported once by Python's logging, and progress continues without it. Where no sink is given nothing is
+built and nothing is called.
 
 Lists of pointstamps in a `ProgressEvent` are (node, port, time as text, change of the count);
 node 0 is the outside of the scope.

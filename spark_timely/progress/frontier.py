@@ -1,5 +1,9 @@
 """`MutableAntichain`: a frontier that is maintained while the counts of times change.
 
+`subgraph` keeps one for each port of an operator (`PortFrontiers`). It counts in dictionaries, and under many changes
+in a `count_table`; `reachability_loops` keeps the same for all ports of a graph at once. A frontier that does not
+change is an `Antichain` (`time.antichain`).
+
 Invariants
 ----------
 1. The frontier of a `MutableAntichain` is the antichain of minima of the times whose accumulated

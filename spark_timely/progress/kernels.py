@@ -1,9 +1,9 @@
-"""The decorator that compiles loops with numba where it is installed, and leaves them as Python elsewhere.
+"""The decorator that compiles kernels with numba where it is installed, and leaves them as Python elsewhere.
 
-Nothing else of the library imports numba: ``count_table`` takes `njit` from here for each of its functions, and
-``reachability_loops`` for copies of all of its functions, once a graph is large enough. A function means the same
-either way: without numba it is the plain Python function, right but slow, and callers that have a NumPy way ask
-`COMPILED` first.
+A kernel is a function that loops over arrays. Nothing else of the library imports numba: ``count_table`` takes `njit`
+from here for each of its functions, and ``reachability_loops`` for copies of all of its functions, once a graph is
+large enough. A function means the same either way: without numba it is the plain Python function, right but slow, and
+callers that have another way ask `COMPILED` first.
 
 Loading numba takes a third of a second, and compiling takes longer where no cache of compiled code can
 be written. So modules of kernels are imported by the function that needs them, once the work at hand

@@ -1,5 +1,9 @@
 """The operator interface of a scope: reports of messages and capabilities out, movements of input frontiers in.
 
+`Operate` is what a `subgraph.SubgraphBuilder` takes, as timely's trait of that name; `Operator` is a leaf that
+implements it, to derive from, and a `Subgraph` is one that has operators inside. The operators of dataflows over logs
+are others (`dataflow.operators`): no worker runs them.
+
 The protocol of an operator
 ---------------------------
 1. `get_internal_summary` is called once, when the operator joins a scope: what its inputs may do to

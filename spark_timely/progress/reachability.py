@@ -1,26 +1,30 @@
-"""The reachability tracker: from pointstamps in a graph of operators it implies the frontiers at all ports.
+"""The reachability tracker: from pointstamps in a graph of operators it computes the frontiers at all ports.
 
-A pointstamp is a time at a port that something is held at: a message waiting at a target, a capability at a
-source. From each of them, paths through the graph lead to other ports, and what is on a path does
-something to the time (its path summary). The frontier *implied* at a port is the minimum, over all pointstamps
-and all paths from them to the port, of what the paths make of the times. A `Builder` takes nodes and edges; the
-`Tracker` that it builds takes changes of pointstamps and says how the implied frontiers move.
+`dataflow.engine.tracking` asks it up to which times each output of a dataflow can be computed, and each scope
+(`subgraph`) asks it for the frontiers of its operators. Its inner loops are `reachability_loops`: this module builds
+the graph and translates ports for them.
 
-Places in a graph of operators are ports, named by node, number and side. The graph that is worked on has ports as
-vertices in an order of work, and path summaries as arcs; `scope_summaries` says what paths through the whole graph do
-to times.
+A pointstamp is a port and a time: a message waits there at a target (an input port), or a capability is held there at a
+source (an output port). Paths lead from it to other ports, and the operators on a path change the time (its *path
+summary*; one that adds 1 makes 4 of 3). The frontier *implied* at a port is the antichain of the least times that any
+pointstamp becomes along any path to the port. A `Builder` takes nodes and edges; the `Tracker` that it builds takes
+changes of pointstamps and says how the implied frontiers move.
+
+Ports are named by node, number and side. The loops have ports as vertices, in an order of work, and path summaries as
+arcs. `scope_summaries` says what paths through the whole graph do to times.
 
 Invariants
 ----------
-1. After `propagate_all` the implied frontier of every port is exactly that minimum: no path is left out, and
+1. After `propagate_all` the implied frontier of every port is exactly that antichain: no path is left out, and
    none is counted whose summary leads past the greatest time.
 2. What `pushed` returns, added to what the frontiers were when it was last called, gives what they are.
 3. A graph is never built if a cycle in it does not advance times.
 4. Ports are numbered node by node, a node's targets before its sources: the *port number*. A vertex is a
-   port or an aid; its *position* is its place in the order of work, see `reachability_loops`.
-5. An aid stands between all targets and all sources of a node whose every input leads to every output without a
-   step, where inputs + outputs arcs are fewer than inputs × outputs. Aids in a tree stand before a vertex to which
-   many arcs lead, so that one that moves costs a logarithm.
+   port or an *aid*, which is no port and saves arcs; its *position* is its place in the order of work, see
+   `reachability_loops`.
+5. A *step* is what a path adds to a time. One aid is between all targets and all sources of a node whose every input
+   leads to every output without a step, where inputs + outputs arcs are fewer than inputs × outputs. A tree of aids is
+   before a vertex to which many arcs lead, so that the work for one arc that moves is logarithmic in their number.
 6. A step of unsigned times may be 2**63 or more. The greatest number that it can be added to is within int64 all the
    same, and so is the sum then: compiled loops add the step modulo 2**64.
 7. Times are worked on as int64: unsigned ones moved down by 2**63, which keeps their order and whether a

@@ -1,5 +1,8 @@
 """The inner loops of reachability: propagate frontiers along the arcs of a graph until nothing changes.
 
+The `Tracker` of `reachability` calls them, and nothing else does: that module knows operators and ports, this one only
+integers in arrays.
+
 A graph has vertices 0…n-1, called *positions*, in an order of work: every arc between strongly connected components
 leads to a higher position; a component occupies a run of positions, and inside it every arc without a step leads
 to a higher position. What is held at a position (its pointstamps) is a counted antichain: records in a pool, found

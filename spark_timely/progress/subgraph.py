@@ -1,7 +1,11 @@
-"""A scope of operators that runs as one operator and tracks progress inside.
+"""A subgraph: a scope of operators that runs as one operator and tracks progress inside.
 
-A `SubgraphBuilder` collects operators and edges, and freezes them into a `Subgraph`. To it each operator is a `Child`:
-when it runs, what it may say, when it is shut down. `LeafStatements` judges what a leaf may say by what it said before.
+A `worker` builds its dataflows of them, as timely does. Dataflows over logs have no scopes: they ask `reachability`
+alone (`dataflow.engine.tracking`).
+
+A `SubgraphBuilder` collects operators and edges, and freezes them into a `Subgraph`. To it each operator is a `Child`,
+which knows when the operator runs and when it is shut down. An operator without operators inside is a *leaf*; its
+*statements* are its reports of messages and capabilities, which `LeafStatements` judges by those before.
 
 Child 0 is the outside: the scope's inputs are its outputs (sources), the scope's outputs its inputs
 (targets). A turn has six steps:
@@ -15,29 +19,30 @@ Child 0 is the outside: the scope's inputs are its outputs (sources), the scope'
 
 Invariants
 ----------
-1. What children say takes effect in the next turn: what leaves say after it was exchanged, what nested
-   scopes say without, for it was exchanged inside them. Children never see each other's statements of the
-   same turn.
-2. All that was exchanged is applied and reported in one turn: where the receipt of messages is reported,
-   so are the capabilities and messages that came of them.
-3. What the outside may still send is never reported as a capability of the scope: it would be waiting
+1. Statements of children take effect in the next turn. Those of leaves are exchanged with the peers first; those of
+   nested scopes are not, since they were exchanged inside. So children never see each other's statements of the same
+   turn.
+2. All that was exchanged is applied and reported in one turn: the report that messages were received has also the
+   capabilities and messages that they gave.
+3. What the outside may still send is never reported as a capability of the scope: the scope would wait
    for itself, for ever.
 4. Everything is propagated before any child gets a frontier.
 5. Every worker builds the same scopes in the same order: identifiers and progress channels are given in
    sequence, and are the same on all of them.
-6. An edge is a statement, moves no data, and is kept twice: to count messages, and for reachability.
+6. An edge moves no data: it only says where messages go. It is kept twice, to count messages, and for reachability.
 7. An operator gets discrete changes of its input frontiers only, and all of them, in order.
-8. What a leaf says is checked against its own statements before anything of it is passed on. The
-   scope's counts would not do: they lag behind, and mix the statements of all peers.
-9. A nested scope is not checked: it may speak of capabilities that come from messages which its
-   parent never sees. The leaves inside are.
-10. An operator that was shut down is gone, and never hears of progress again.
-11. The buffers are empty before an operator's turn and after it, also where it fails: what one operator
-    said is never taken for the word of the next.
-12. A capability gained, or a message produced, needs one of: a capability held before the turn at the same
-    output, at a time less or equal; a message consumed in the same turn whose time, taken along a path of the
+8. What a leaf reports is checked against its own earlier statements before anything of it is passed on. The
+   scope's counts could not serve: they are behind, and mix the statements of all peers.
+9. A nested scope is not checked: it may report capabilities that come from messages which its
+   parent never sees. The leaves inside are checked.
+10. An operator that was shut down is gone, and gets no progress again.
+11. The buffers are empty before an operator's turn and after it, also where it fails: a report of one operator
+    is never taken for one of the next.
+12. A capability gained, or a message produced, needs one of two: a capability held before the turn at the same
+    output, at a time less or equal; or a message consumed in the same turn whose time, taken along a path of the
     operator's own summary to that output, is less or equal.
-13. An operator never holds fewer than no capabilities, and counts what it consumed and produced upwards.
+13. The number of capabilities that an operator holds at a time is never negative, nor is a number of messages that it
+    reports as consumed or produced.
 14. A report is judged as a whole, before anything of it is passed on.
 """
 

@@ -1,15 +1,17 @@
 """A worker: one of the peers that run the same dataflows, turn by turn; and the handles that give it input.
 
-An `InputHandle` is the handle by which a program outside of a dataflow gives it input, and says which times are
-complete.
+A `Worker` has the dataflows, each a `subgraph.Subgraph`, and their identifiers; workers exchange progress by
+`broadcast`. An `InputHandle` is for the program outside of a dataflow: by it the program gives messages and says which
+times are complete. Tests that compare the library with timely run such workers; dataflows over logs, those of users,
+need none. The worker of a compute instance is another one (`compute.drive.worker`).
 
 Invariants
 ----------
 1. Identifiers, numbers of dataflows and progress channels are given in sequence and never again.
 2. All workers build the same dataflows in the same order; they may drop them in any order, and at
    different times: while only some have dropped one, the others at worst wait.
-3. What arrives for a dataflow that is gone is discarded, whether it was dropped or came to its end; what
-   arrives for one that is still to be built is kept until it is.
+3. Progress that arrives for a dataflow that was dropped or has ended is discarded; for one that is still to be built it
+   is kept until then.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The capture protocol: the events of a captured stream, its rules, the policies of progress, the plan of a replay.
 
-A micro-batch becomes messages and a statement about progress (`event`, `note`) as a policy of the frontier has it
-(`policy`); `rules` says whether a stream keeps what it stated. `replay` plans how it is read again, and in which
-splits.
+A capture (`sink`, or a `log.writer`) makes of a micro-batch messages and a statement about progress (`event`), by a
+policy of the frontier (`policy`), and commits them with a `note` for programs. `rules` checks that a stream keeps what
+it stated. `replay` plans, for `datasource` and dataflows, which files are read and in which splits. All are pure: no
+files, no Spark, no clock.
 """
 
 from __future__ import annotations

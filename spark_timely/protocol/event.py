@@ -1,16 +1,17 @@
 """Events of captured streams, messages and progress: in order, one by one, or many as columns.
 
-A stream is a sequence of two kinds of events: messages, rows that each carry a time; and progress,
+A stream is a sequence of two kinds of events: messages, rows that each have a time; and progress,
 changes of the counts of capabilities. `Messages` and `Progress` are one event each; `StreamEvents`
-holds all events of a stream in columns, which is the form that is checked, folded and measured
-without a loop over events.
+holds all events of a stream in columns, so that `rules` checks them without a loop over events. `log.verify` fills it
+from a log, `interop.chunk` from a capture. Events for observers of a scope are those of `progress.events`.
 
 Invariants
 ----------
-1. A message is judged by the counts after the first `message_steps` progress batches of its
-   stream; a progress batch by those before it. Nothing else about the order of events has a meaning.
-2. Progress batches are numbered 0, 1, 2, … in the order of the stream; a batch without entries has
-   a number all the same.
+1. A progress batch is all that one progress event changes. Batches are numbered 0, 1, 2, … in the order of the stream;
+   a batch without entries has a number all the same.
+2. A message is judged by the counts after the first `message_steps` progress batches of its stream; a progress batch by
+   those before it. A message with `message_steps` 2 comes after batches 0 and 1. Nothing else about the order of events
+   has a meaning.
 """
 
 from __future__ import annotations

@@ -1,14 +1,18 @@
 """The note of a commit: a JSON document in the log that says who committed, which micro-batch, and from what.
 
+Captures (`MicroBatch`), imports (`ImportMark`), dataflows and tasks (`OutputNote`) and compute instances (`Fence`) give
+it its parts with each commit. They read the newest note of their stream when they start, to continue where it ended.
+
 The text in `_reason` is for people; no program reads it. A note has two kinds of parts. What *lasts* is restated by
-every later commit of the stream, so that the newest commit says all of it and nobody reads older ones. What *passes*
-is about one commit alone.
+every later commit of the stream, so that the newest commit says all of it and no program reads older ones: the newest
+micro-batch, for example. What *passes* is about one commit alone, as the number of its dead letters.
 
 Invariants
 ----------
 1. One commit has one note, on its first row; it is at most 64 kB and says which version of this form it has.
 2. Every commit restates what lasts: `following` is called for each of them, `advance` and takeover included.
-3. What belongs to an owner (the newest micro-batch, the mark of an import) ends when the stream changes hands.
+3. What belongs to an owner (the newest micro-batch, the mark of an import) is left out from the commit on by which
+   another owner takes the stream over.
 """
 
 from __future__ import annotations

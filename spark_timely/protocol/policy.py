@@ -1,19 +1,23 @@
 """Policies of progress: pure functions that judge rows as on time or late, and decide how far the frontier moves.
 
-A capture judges every row by the capability that its stream holds *before* the micro-batch, and
-at the micro-batch's end states which capabilities it keeps. Both decisions are pure functions of
-what is given here, so the Python writer, the foreachBatch capture and a repeated attempt after a
-crash give the same result.
+A capture judges every row by the capability that its stream holds *before* the micro-batch, and at the micro-batch's
+end states which capabilities it keeps. A `Policy` has the options of both decisions (`frontier`, `lateData`,
+`lateness` and others). The sink and the writer in Python judge rows by it (`log.admission`) and move the frontier by it
+(`sink.commit`, `log.writer`); `spark.capture.classify` writes its verdicts as SQL for the capture in ``foreachBatch``.
+So all give the same result, and so does an attempt that is repeated after a crash. `rules` checks what is stated,
+whatever decided it.
+
+A *dead letter* is a row that is kept in the log outside of the stream; a *skewed* row has a time too far in the future.
 
 Invariants
 ----------
 1. A row is judged only by the counts before the micro-batch, the options and the micro-batch's
-   recorded wall clock: never by other rows, so how rows are spread over tasks changes nothing.
+   recorded wall clock, never by other rows. So it does not matter how rows are spread over tasks.
 2. Every row is exactly one of: message at its own time, message at an advanced time, dead letter,
    refused. Refused rows exist only under ``late_data="error"``, and under ``bad_time="error"`` where a row has no time.
 3. No message is at a time that the held capability does not cover.
-4. What `Policy.downgrade` states is legal after `Policy.judge`: it gives up only what is held, and
-   asks only for times that something held is less than or equal to.
+4. What `Policy.downgrade` states is legal after `Policy.judge`: it gives up only capabilities that are held, and
+   takes new ones only at times that a held one is less than or equal to.
 5. A skewed row never moves the frontier, nor does a dead letter.
 6. Whether a row has a usable time is asked first; one that has none is neither late nor skewed.
 """

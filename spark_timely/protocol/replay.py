@@ -1,17 +1,19 @@
 """Plans of a replay, on arrays: the files that a range of times needs, how much fits a micro-batch, and its splits.
 
-Pure functions of plain values: no files, no Spark, no clock. A range [lower, upper) holds the
-times that are beyond the frontier `lower` and not beyond the frontier `upper`.
+Pure functions of plain values: no files, no Spark, no clock. `datasource.planner` and `datasource.reader` ask them for
+replays by Spark, `dataflow.engine.cutting` for the tasks of a dataflow; those open the files and know the options.
+
+A range [lower, upper) holds the times that are beyond the frontier `lower` and not beyond the frontier `upper`.
 
 Invariants
 ----------
 1. What a range holds depends on `lower` and `upper` alone: files, splits and limits never add or
    drop a row.
-2. Choosing files is cautious: a file without bounds may hold anything, bounds are only ever too
-   wide. Rows are decided by their own times.
-3. Admission takes whole times: a prefix of the actual times of the range in lexicographic order.
-   The new frontier is the set of minima of the times not taken and of `upper`, so what is
-   between `lower` and it are exactly the times taken.
+2. Choosing files is cautious: a file without bounds may hold anything, and bounds may be too wide, never too
+   narrow. Each row is taken or not by its own time.
+3. `admit` takes whole times, the first ones of the range in lexicographic order: of the times 3, 5 and 8 of [0, 10),
+   two are 3 and 5. The new frontier consists of the minima of the times not taken and of `upper`, here 8; so exactly
+   the times taken are between `lower` and it.
 4. The pieces of a file cover it once: every row group belongs to exactly one piece.
 """
 

@@ -1,18 +1,22 @@
 """The rules of the capture protocol: checks that each message and progress event may follow those before it.
 
+The log checks each commit by `check_messages` and `check_progress` before it is written (`log.machine.decide`), and
+`log.verify` and imports check many events by `verify_events`. `StreamCounts` are the capabilities that a stream holds,
+as counts by time. `policy` decides what a capture states; the rules hold for whatever is stated.
+
 A stream starts with one capability at the minimum time. From then on, in the order of its events:
 
 Invariants
 ----------
 1. Progress may raise the count of a time only if some time less or equal to it has a positive count.
 2. A message may use a time only if some time less or equal to it has a positive count.
-3. No count is below zero after a progress batch: nobody gives up what it does not hold.
+3. No count is below zero after a progress batch: a stream gives up only what it holds.
 4. "Count" in 1 and 2 is what had accumulated before the batch. A batch counts as a whole: changes of
    one time are summed first, and their order inside the batch means nothing.
 
-What follows: messages may move earlier and progress later without harm, except that progress which
-drops a last capability may not pass a message that needs it. Streams that keep the rules each by
-itself keep them in any interleaving, when the fold starts with one capability per stream.
+What follows: a stream stays legal if a message moves to before progress that preceded it. The other way it may not:
+progress that drops the last capability that a message needs must stay behind that message. Streams that each keep the
+rules keep them together too, in any interleaving, when their counts are summed from one capability per stream on.
 
 Source: timely `protocol/replay.rs`, the protocol in the module's description.
 """

@@ -1,8 +1,8 @@
 """Queries and jobs of Spark, above the source and the sink: captures, replays, dataflows, continual tasks, answers.
 
-Each feature has a room: `capture`, `replay`, `dataflows`, `tasks`, `answers`, `instance`. `frames` has the logs
+Each feature has a folder: `capture`, `replay`, `dataflows`, `tasks`, `answers`, `instance`. `frames` has the logs
 as DataFrames, which most of them read. `session` prepares a session: `patches` has Spark's readers and writers refuse
-what cannot work, `table_functions` are for Spark's SQL. What source and sink stand on themselves is in `base`.
+what cannot work, `table_functions` are for Spark's SQL. What the source and the sink need of Spark is in `base`.
 
 The names here are for jobs that do by themselves what `spark_timely` does for others: they read splits on their own,
 write with a frontier on their own, or prepare a session that somebody else makes.

@@ -1,8 +1,9 @@
 """Patches of Spark's readers and writers, so that ``load()``, ``start()`` and ``toTable()`` refuse what cannot work.
 
 Spark shows a Python data source the options of a read in a process of its own, their names in lower case, and those of
-a streaming write only with the first micro-batch. `teach` makes Spark's readers and writers, classic and Connect, note
-what they are given and ask here before they begin. Other formats pass untouched.
+a streaming write only with the first micro-batch. `spark_timely.spark.session` puts the patches on when it registers
+the source: `teach` makes Spark's readers and writers, classic and Connect, note what they are given and ask here before
+they begin. Other formats pass untouched.
 
 Invariants
 ----------

@@ -1,5 +1,10 @@
 """Spark sessions: settings, registration of the source, and logs that their catalog knows by name.
 
+Users call `spark_timely.session`, which makes one with all settings, or `spark_timely.register` and
+`spark_timely.spark.session_settings` for one of their own. Queries that begin in `spark_timely.start` or a dataflow
+register the source here in whatever session they get, and captures change its settings for a while
+(`changed_settings`).
+
 Invariants
 ----------
 1. However many callers change a session's settings at once, each finds them changed until it is done,

@@ -1,8 +1,8 @@
-"""Frontiers and progress of logs as tables, in Spark's SQL: ``timely_frontiers(path)`` and ``timely_progress(path)``.
+"""Table functions of Spark's SQL for logs: ``timely_frontiers(path)`` and ``timely_progress(path)``.
 
-They are Python UDTFs, made known to a session by `register`, to another one of the process when it first asks for one
-(`spark_timely.spark.patches`), and run in a task: on Spark Connect the server's machine looks at the log. Times are
-texts, since a function has the same columns for logs of all types of times.
+Users call them in SQL. They are Python UDTFs, made known to a session by `spark_timely.register`, to another one of the
+process when it first asks for one (`spark_timely.spark.patches`), and run in a task: on Spark Connect the server's
+machine looks at the log. Times are texts, since a function has the same columns for logs of all types of times.
 
 Invariants
 ----------

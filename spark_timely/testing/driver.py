@@ -5,9 +5,9 @@ The order of calls is Spark's: `initialOffset` twice for a fresh checkpoint, `la
 partition on a pickled copy. Offsets go through JSON text, partitions and readers through pickle. A crash
 forgets everything but the checkpoint; the last micro-batch is then planned again from its logged offsets.
 
-Needs nothing of Spark: any object with the methods of `DataSourceStreamReader` can be driven.
-
-A `ManualClock` is a wall clock that moves only when a test sets it.
+For tests of readers, those of users and of this library's replay source: `StreamDriver` needs nothing of Spark, and
+drives any object with the methods of `DataSourceStreamReader`. A `ManualClock` is a wall clock that moves only when a
+test sets it. Tests of dataflows need neither (`testing.tables`).
 """
 
 from __future__ import annotations

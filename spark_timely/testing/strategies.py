@@ -1,10 +1,11 @@
 """Hypothesis strategies: times, payloads, legal streams, rows to capture.
 
-Needs `hypothesis`; nothing else of the library imports this module.
+For property tests of captures and logs: `histories` draws the commits of a whole log, `arrivals` the rows that a
+capture gets. Needs `hypothesis`, so nothing else of the library imports this module; import it by name.
 
 Invariants
 ----------
-1. A `History` keeps the protocol: every commit judged against the counts before it, per stream.
+1. A `History` keeps the capture protocol (`protocol.rules`), stream by stream.
 2. Times are drawn from a small pool, so that ties, repeated times and times one microsecond apart
    are the rule and not the exception.
 3. Everything here is plain Python: integers, tuples, dictionaries. A time is a tuple of k integers

@@ -1,4 +1,9 @@
-"""Text tables for tests of dataflows: inputs and expected outputs as text, compared time by time, without a log."""
+"""Text tables for tests of dataflows: inputs and expected outputs as text, compared time by time, without a log.
+
+A user's test makes a stream of a table (`stream_of`), puts operators behind it, takes the rows that come out
+(`rows_of`), and compares them with a table written as text (`table_from_text`, `assert_same_rows`). It needs no Spark;
+tests of continual tasks, whose bodies are Spark's, are `testing.tasks`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A check for tests of continual tasks: a body gives the same one time after another and many times at once."""
+"""A check for tests of continual tasks: a body gives the same one time after another and many times at once.
+
+A user calls `assert_same_together` for a task whose body is evaluated at many times in one step, which the library
+concludes from its text and does not prove. It needs a session of Spark, unlike the rest of the kit.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,16 @@
-"""Times in arrays, their order, and the antichain: a set of incomparable times, as a value.
+"""Antichains, sets of incomparable times, as values; and times in arrays, with their order.
+
+Nearly every module above takes `Antichain` from here: uppers, sinces and frontiers are such values. A frontier is an
+antichain that bounds the times still to come at a place. What counts and moves (`MutableAntichain`) is in
+`spark_timely.progress.frontier`; what an integer means as a date is in `domain`.
 
 Times are arrays of shape (n, k): one time per row, k coordinates; int64, or uint64 where values of 2**63 or more occur.
 numpy would make floats of both together: `concat_times` and `one_dtype` bring them into one type.
 
 With k = 1 the order of times is the order of numbers; with k > 1 it is the product order, coordinate by coordinate
-(`less_equal`, `beyond`, `minimal`, `advance`). The lexicographic order of rows is kept apart from it on purpose: it
-only sorts (`lexsort`, `group_times`, `consolidate_rows`) and says nothing about what must come before what.
-
-A frontier is an antichain that bounds the times still to come at a place. What counts and moves (`MutableAntichain`) is
-in `spark_timely.progress.frontier`.
+(`less_equal`, `beyond`, `minimal`, `advance`): (1, 5) and (2, 3) are incomparable. The lexicographic order of rows is
+kept apart from it on purpose: it only sorts (`lexsort`, `group_times`, `consolidate_rows`) and says nothing about what
+must come before what.
 
 Invariants
 ----------

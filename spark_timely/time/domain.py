@@ -1,7 +1,9 @@
 """Types of times: a `TimeType` per coordinate, and a `TimeDomain` for whole times with their minimum.
 
-Inside the library a time is a row of integers. Only this module knows that an integer may be a date: how a time column,
-a number and a text for people belong together.
+Each log has a `TimeDomain`, and so has all that reads one, from `spark_timely.log` to dataflows and the data source: it
+reads time columns and what users give as times, and shows them. Inside the library a time is a row of integers. Only
+this module knows that an integer may be a date: how a time column, a number and a text for people belong together. The
+text itself is parsed and written by `text`.
 
 Invariants
 ----------

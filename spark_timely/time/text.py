@@ -1,5 +1,8 @@
 """Text of days, moments and durations: the one parser and the one formatter of each.
 
+`domain` reads and writes dates and timestamps by it, `conf` the durations and moments in options, and the command line
+and messages show moments by it.
+
 Invariants
 ----------
 1. What `day_text`, `moment_text` and `Duration.text` write is read back as the same number.

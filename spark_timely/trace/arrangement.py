@@ -1,5 +1,9 @@
 """An arrangement: a log's updates by key, as names of files; opened, the one look-up by key.
 
+`Arrangement` is the value that tasks get; `OpenArrangement` has its runs mapped into memory, and its `before` looks
+keys up. `dataflow.engine.lookups` and `answers.peek` ask it. The state of an index as it is on disk is a `spine`, a
+list of runs: an arrangement is made of one, with the log's columns.
+
 Invariants
 ----------
 1. An arrangement has all updates at times not beyond its upper. Those of a collection at times before its since may

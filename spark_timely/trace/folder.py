@@ -1,7 +1,10 @@
 """The folder of an index: its numbered spines, of which the newest counts, and the files of its runs.
 
-A spine is written where none of its number is, so that of two that follow the same one, one is written. Whatever is
-damaged is passed over: the one before it counts, and what follows it comes after all that are there.
+A spine is the list of an index's runs at one state (`spine`); this module alone reads and writes it as a file.
+`dataflow.engine.arranged` writes and cleans up by it; `log.arranged` and `arrangement` ask for the newest spine.
+
+A spine is written only where none of its number is: of two that follow the same one, one is written. A damaged spine is
+skipped: the one before it counts, and the next one that is written gets a number after all that are there.
 """
 
 from __future__ import annotations

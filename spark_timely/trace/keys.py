@@ -1,8 +1,11 @@
 """Keys of rows: their hashes, ranges of these, and sets of keys that are looked for among rows.
 
-Work over all history is cut into ranges of the hash. A remainder of the hash would depend on how many tasks there are;
-a range is part of another, or beside it, however many there are. So an index that is sorted by the hash serves all of
-them.
+The engine of dataflows divides work by `KeyRange`; look-ups and peeks search files and indexes for a `KeySet`. (Which
+keys a peek may have is in `answers.keys`; numbers for the keys within one table are in `dataflow.history.keys`.)
+
+Work over all history is cut into ranges of the hash: as 0 to 32, 33 to 65, 66 to 99 for three tasks and hashes below
+100. However many tasks there are, the keys of each are one stretch of an index that is sorted by the hash: so one index
+serves all. A remainder of the hash would group keys in another way for each number of tasks.
 
 Invariants
 ----------

@@ -1,5 +1,7 @@
 """A run: updates of a collection, sorted by the hash of their key, in one file that is mapped into memory.
 
+An index is several runs (`spine`). `dataflow.engine.task_runner` writes and merges them; `arrangement` looks into them.
+
 A file in Arrow's format, uncompressed, so that a look reads the pages alone that it needs. Its columns are `_hash` (of
 the key), `_time`, `_diff`, then those of the rows. Batches are bounded, and no hash is in two of them.
 

@@ -1,5 +1,8 @@
 """The spine of an arrangement: its list of runs, its `since` and its `upper`, as a value.
 
+`dataflow.engine.arranged` makes each next one, with runs added (`extended`) or some merged (`merged`); `due_merge`
+chooses which. `folder` reads and writes it as JSON, `arrangement` opens its runs.
+
 Runs are a bag: what a key holds is the sum of what all runs have of it. So a run may be added while others are merged.
 A spine is a value; each one that follows has the next number, and of two that follow the same one only one is written.
 
@@ -8,10 +11,11 @@ Invariants
 1. A spine is of one state of a log: its id, its columns, and the newest commit of each stream that it has seen. A log
    that has others there is another one, whatever its name and its frontier say.
 2. `since` is before `upper`, and neither ever goes back.
-3. Runs begin at the least time, each where another one begins or where all before it end, and end at `upper`. A spine
-   of which this, or invariant 2, does not hold is none, whatever its checksum says.
-4. Runs at least halve in size from the oldest to the newest, once no merge is due: there are few of them, and each row
-   is merged a few times only.
+3. Runs leave out no time: the first begins at the least time, each next one where the ones before it end or where
+   another one begins, and they end at `upper`. A file that breaks this, or invariant 2, is no spine, whatever its
+   checksum says.
+4. Runs at least halve in size from the oldest to the newest, as with 8, 4 and 2 rows, once no merge is due: there are
+   few of them, and each row is merged a few times only.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Updates: rows with their times and diffs, as one value; the one function that sums them, and the judge of contents.
 
-The one value in which rows of logs, of arrangements and of operators are held in memory, and the one place that sums
-them. A stream's messages are updates that each add their row once. Contents are updates at one time: every reader that
-shows them asks here (`contents_of`). In a job of Spark, where no process has all rows, the query fails by the same
-words (`refusal_words`).
+Rows of logs, of arrangements and of operators are held in memory as `Updates`: by readers of logs, by peeks, by tasks
+of dataflows and of continual tasks. A stream's messages are updates that each add their row once. Contents are updates
+at one time: every reader that shows them asks here (`contents_of`). In a job of Spark, where no process has all rows,
+the query fails by the same words (`refusal_words`).
 
 Invariants
 ----------
 1. Rows are equal if their canonical hashes of 128 bits are: nulls are equal, NaN equals NaN, -0.0 equals 0.0. Sums have
-   0.0 for both zeros: which of two equal rows is given does not depend on where they stood. Of zeros within lists and
-   structs, orders of a map's entries and bits of NaN any may be given.
+   0.0 for both zeros: which of two equal rows is given does not depend on their places. For zeros within lists and
+   structs, the order of a map's entries and the bits of NaN, that of any of the equal rows may be given.
 2. Sums are exact. On the way they may be larger than 64 bits: how updates were cut changes no answer.
-3. A sum that 64 bits do not hold is refused, by row and exact sum, or where more may follow (`partial`) stays as the
+3. A sum that 64 bits do not hold is refused, by row and exact sum. Where more may follow (`partial`) it stays as the
    updates that it is of. It is never wrapped, rounded or dropped.
 4. Nothing here modifies its arrays or tables.
 5. Contents that have a row fewer than zero times, or more often than 64 bits count, are refused whole: no reader shows

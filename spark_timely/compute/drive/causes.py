@@ -1,6 +1,7 @@
-"""The causes of a standstill: which import or failure an export of the instance waits for, from it to the first one.
+"""The causes for which an export of the instance does not advance: the imports that it waits for, and what failed.
 
-Peeks, subscribes and copies ask whether what they wait for can still come; `why` says it to people.
+They are followed from import to import to the first one. Peeks, subscribes and copies ask whether what they wait for
+can still come. `Handle.why`, and the verb ``instance DIR why``, show people what `why` finds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Descriptions of dataflows: a plan, imports and an as_of become a dataflow, which is created.
+"""Descriptions of dataflows: what a user gives (a query, imports, an as_of) becomes a `Dataflow`, which is created.
 
-Names in a query are paths that were given with it, ids of exports, or relations of the introspection, in this order.
+`spark_timely.compute.drive.handle` uses it. The plan is read in `spark_timely.compute.plan` or `sql`, and the as_of
+chosen in `spark_timely.compute.as_of`. Names in a query are paths that were given with it, ids of exports, or relations
+of the introspection, in this order.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """The directory of an instance: the command log, a log for each collection that it maintains, and who wrote these.
 
+All parts of the driver ask a `Directory` for paths, and what is found there. What becomes of folders whose collection
+was dropped is in `spark_timely.compute.drive.folders`.
+
 Invariants
 ----------
 1. A collection's folder has a name of its own that is never given twice: what was dropped, and is being deleted, is

@@ -1,17 +1,22 @@
 """The driver of an instance: keeps the command log, runs the dataflows, answers peeks, and reports what it sees.
 
-The instance itself is `spark_timely.compute.instance`, and decides; this does. A session of Spark hands over how
-tasks are run and copies made. Steps run in threads, one per dataflow at a time; all else runs in turns, under
-one lock, each of which looks, begins what is due, and hands out responses.
+A `Handle` (`spark_timely.compute.drive.handle`) makes the driver, sends it commands, and has it take turns. The
+instance itself is `spark_timely.compute.instance`, and decides; the driver does. A session of Spark hands over how
+tasks are run and copies made (`runtime`). Steps run in threads, one per dataflow at a time; all else runs in turns,
+under one lock, each of which looks, begins what is due, and hands out responses.
+
+A *start* is one process that took the instance over. It has a number and an owner, its *fence*, which is in each commit
+that it makes: where a newer start has put its own fence, an older one is refused.
 
 Invariants
 ----------
 1. A command that lasts is in the command log before it is handled. That a collection may be compacted is written within
    a second; what was not written is allowed again by its client.
 2. Nothing is written, and nothing reported, before all outputs that are there have the fence of this start.
-3. The command log's holder is looked at before each turn, in a store once a second: a start that was replaced ends, and
-   says by whom. What it writes until then is refused.
-4. Each folder of the instance has a command or a mark in the command log before it is made, until it is gone.
+3. Which start holds the command log is looked at before each turn, in a store once a second: a start that was replaced
+   ends, and says by which one. What it writes until then is refused.
+4. Each folder of the instance has a command or a mark (`spark_timely.compute.ledger`) in the command log before it is
+   made, until it is gone.
 5. What fails for one dataflow, peek or subscribe ends nothing else. Storage that cannot be reached for a moment ends
    nothing at all: the turn is taken again.
 6. What this process has of its own, its subscribes and peeks, continues where it was, whatever the command log brings:

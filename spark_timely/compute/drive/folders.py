@@ -1,14 +1,16 @@
 """The folders of an instance's collections: the owner of each, and deletion of those that were dropped.
 
-Each collection of an instance has a folder below `collections/`. A folder that no live collection has is known by a
-mark in the command log (`spark_timely.compute.ledger`). The driver marks folders as commands come (`marks_of`), and
-once a second deletes those whose time has come (`sweep`, `delete`).
+Where a collection's folder is, `spark_timely.compute.drive.directory` says; here is what becomes of it. Each collection
+of an instance has a folder below `collections/`. A folder that no live collection has is known by a mark in the command
+log (`spark_timely.compute.ledger`). The driver marks folders as commands come (`marks_of`), and once a second deletes
+those whose time has come (`sweep`, `delete`).
 
 Invariants
 ----------
-1. What is deleted has a mark in the command log, was looked at, and is said there to be proven; and no dataflow has it.
-2. Nothing is deleted that was not found to be what its mark says; on a disk under a name that nobody else knows, in a
-   store within the files that were listed before the look.
+1. A folder is deleted only if no dataflow has it, it was looked at, and its mark in the command log is ``proven``,
+   which is written after the look.
+2. Nothing is deleted that was not found to be what its mark says. On a disk the folder gets a name first that nobody
+   else knows; in a store only files are deleted that were listed before the look.
 3. A link is never followed.
 4. A deletion that breaks off is taken up again: what is left is known by its mark, which goes last.
 """

@@ -1,5 +1,6 @@
 """A handle on an instance: commands as methods, answers as values, and a thread that takes its turns.
 
+`ComputeInstance` (`spark_timely.spark.instance`) is a handle that runs an instance; the command line follows by one.
 A process that follows an instance needs no Spark: it answers peeks and subscribes from what another process maintains.
 """
 

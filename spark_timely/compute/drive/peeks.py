@@ -1,7 +1,8 @@
-"""One-time reads of an instance: answers peeks, and copies collections into files.
+"""The peeks and copies of an instance: reads that are made once, and answered with rows or with files.
 
-Peeks are answered in threads of their own, and tried again when there is news. Copies are made once their time is
-complete.
+The driver lets them take steps in its turns. Which rows a log has at a time is found by `spark_timely.answers.peek`;
+here is which log that is, and when to ask it. Peeks are answered in threads of their own, and tried again when there is
+news. Copies are made once their time is complete. Reads that continue are in `spark_timely.compute.drive.subscribes`.
 
 Invariants
 ----------

@@ -1,17 +1,20 @@
-"""The builder of streams: turns a dataflow's plan into operators over the streams of its imports.
+"""Plans of dataflows, built: a plan becomes operators over the streams of its imports.
 
-What an import is says what is made of it. The messages of a stream log are *events*, those of a collection *updates*.
-Operators of rows (filter, select, concat), `distinct` and the left side of an as-of join take events as events; all
-operators over all history take either, and give updates. Where a plan means a relation, as one of SQL does, a stream
-log stands for all its messages so far: each is added once, at its time, and nothing is ever taken away. So events that
-are put together with updates are taken as updates, and so are those that an index keeps (`as_collection`): only a
-collection has contents at a time. On the right side of an as-of join they are not: nobody who writes that pairs
-with all messages so far, so it has to be said, by ``as_updates`` or ``latest``.
+`spark_timely.compute.drive.runners` builds what it runs, and `description` checks by `shape_of` what could be built.
+The plan as a value is in `spark_timely.compute.plan`, the operators in `spark_timely.dataflow.operators`.
+
+The kind of an import decides what is made of it. The messages of a stream log are *events*, those of a collection
+*updates*. Operators of rows (filter, select, concat), `distinct` and the left side of an as-of join take events as
+events; all operators over all history take either, and give updates. Where a plan means a relation, as one of SQL does,
+a stream log stands for all its messages so far: each is added once, at its time, and nothing is ever taken away. So
+events that are put together with updates are taken as updates, and so are those that an index keeps (`as_collection`):
+only a collection has contents at a time. On the right side of an as-of join they are not: to pair with all messages so
+far is hardly ever meant, so the plan has to say it, by ``as_updates`` or ``latest``.
 
 Invariants
 ----------
-1. What comes out at a time is a function of what the imports hold at times up to it: a condition over updates does not
-   look at their times, which are not those of the rows but those of their changes.
+1. The output at a time is a function of what the imports hold at times up to it. So a condition over updates does not
+   look at their times: these are not the times of rows, but of changes.
 2. An error names the node of the plan that it is of.
 """
 

@@ -1,16 +1,20 @@
 """Recovery of an instance: checks the command log at a start, and chooses the as_of of each dataflow that it names.
 
-A command log is judged before it is taken over: whether it is the newest one of its instance, or went back. A start
-that follows takes up what the command log says by now, and nothing else: what this process has of its own, its
-subscribes and peeks, continues where it was.
+The driver uses it when it begins, when it takes over from another process, and while it follows one.
+
+A command log is judged before it is taken over: whether it is the newest one of its instance, or went back, as after a
+restore. An output that a later start wrote than the command log knows is then *in doubt*, and the start refuses, unless
+its user consented to continue or leave each such output (`Consent`). A start that only follows another one takes up
+what the command log says by now, and nothing else: what this process has of its own, its subscribes and peeks,
+continues where it was.
 
 Invariants
 ----------
 1. Nothing is written before the command log is judged, and what is taken over is what was judged.
 2. A consent names each output that is in doubt, with the start that wrote it where it is continued: it holds once.
-3. What was written is there and continues: an as_of after a restart is none that an output, or what reads it, has not
-   passed.
-4. No dataflow begins before what it imports can tell.
+3. What was written is there and continues: each output that was written, and what reads it, has passed the as_of after
+   a restart. A task that has not passed the beginning that it recorded begins there.
+4. No dataflow begins before a time as of which its imports can be read.
 """
 
 from __future__ import annotations

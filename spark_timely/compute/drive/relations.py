@@ -1,8 +1,9 @@
-"""Introspection as collections: relations that a dataflow imports are kept as logs in the instance's directory.
+"""Relations of the introspection as collections: those that a dataflow imports are kept as logs of the instance.
 
-A relation that nobody imports costs nothing. Those that somebody does are brought up to date together, at most once a
-second, and only if one has changed: all at one time, so that what joins them sees one moment. Times are of the clock,
-in the domain of the instance's introspection; no time is given twice.
+The rows are those of `spark_timely.compute.introspection`; the driver has them written here in its turns. A relation
+that no dataflow imports costs nothing. The others are brought up to date together, at most once a second, and only if
+one has changed: all at one time, so that what joins them sees one moment. Times are of the clock, in the domain of the
+instance's introspection; no time is given twice.
 
 Invariants
 ----------

@@ -1,8 +1,9 @@
 """Requests of other processes to an instance, passed as files in its directory.
 
-A request is a file in the directory of the instance, given its name as a whole. The process that maintains it takes
-requests in the order of their names, which begin with the time in twenty digits, and answers each by a file beside it.
-Nobody who asks writes the command log. Of request ``NAME`` there are, in this order:
+The command line asks (`spark_timely.cli.instance`), and the `Handle` that runs the instance takes the requests in its
+turns. A request is a file in the directory of the instance, which gets its name when it is complete. The process that
+maintains it takes requests in the order of their names, which begin with the time in twenty digits, and answers each by
+a file beside it. A process that asks never writes the command log. Of request ``NAME`` there are, in this order:
 
 =================  ==================================================================================================
 ``NAME.json``      what is asked for
@@ -12,12 +13,12 @@ Nobody who asks writes the command log. Of request ``NAME`` there are, in this o
 
 Invariants
 ----------
-1. A request is taken until it is answered: by the next start, if this one ends between, or is not the one that writes
-   any more. That it was done is known again, and neither refused nor done once more: what it created names it, and
-   what it changed is not as it was when it was begun. Only a value that was set back meanwhile is set once more.
+1. A request is taken until it is answered: by the next start, if this one ends between, or is replaced. The next start
+   knows what was done, and neither refuses it nor does it once more: what the request created names it, and what it
+   changed is not as ``NAME.begun`` says. Only a value that was set back meanwhile is set once more.
 2. An answer is there as a whole, or not at all. As long as it is there, or was, its request is not taken: the client
    that takes the answer deletes the request first.
-3. A request that fails of storage is tried again, but the others do not wait for it.
+3. A request that fails because of storage is tried again, and the others do not wait for it.
 4. An entry of the folder that cannot be read, or is no file at all, holds up no other one: it is passed over, with a
    warning once, until it can be read. Nothing but files is ever opened: to open a pipe would wait for a writer.
 """

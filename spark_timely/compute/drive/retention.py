@@ -1,10 +1,13 @@
 """Retention of an instance: retains imports for accepted requests, and compacts indexes.
 
-The imports of requests that are accepted are retained until what reads them retains them by itself.
+To *retain* a log is to keep it readable from a frontier on, by a retainer in it. Imports of requests that are accepted
+are retained here until the dataflow that reads them retains them by itself. Used by the driver, in whose turns the
+indexes are compacted too, and by `recovery`.
 
 Invariants
 ----------
-1. A request is refused by since only if the state from which the decision was made had passed its as_of.
+1. A request is refused because of a since only if the since had passed its as_of in the state from which the decision
+   was made.
 2. From that decision on, until the request's end, a retainer of this process is alive and at or before what the request
    needs: unless the import cannot be written, or the process did not run for as long as the retainer counts.
 3. Retainers take no lock of the instance. A thread that has it calls `end` and `move` alone, which wait for no

@@ -1,15 +1,17 @@
 """Runners of dataflows: each reads one dataflow's imports, writes its exports, and knows their progress.
 
+The worker (`spark_timely.compute.drive.worker`) has a runner for each dataflow that runs, and lets it take steps.
+
 Exports that keep rows have a log each: an index in the instance's directory, a log where somebody wants it, and for a
 subscribe or a copy-to of a plan with operators a log that ends with it. A subscribe or copy-to of an import as it is
 needs none: the import's log has all that it wants. The exports are written by operators, or by a continual task.
 
-When a continual task begins, `spark_timely.compute.drive.task_beginnings` says.
+When a continual task begins is decided in `spark_timely.compute.drive.task_beginnings`.
 
 Invariants
 ----------
-1. What is written has the fence of this start (`Sink.fence`), from before the first step on. The output of a task that
-   is there gets it although the body cannot be looked at, where there is no session: no older start appends any more.
+1. What is written has the fence of this start (`Sink.fence`), from before the first step on. An output of a task that
+   is there gets it also where no session of Spark can look at the body: no older start appends any more.
 2. An import is the log of the id that the command names, or the dataflow does not run.
 3. One thread at a time takes steps.
 4. What calls a function of Python ends with this process: no command that lasts has its name.

@@ -1,4 +1,8 @@
-"""The runtime of an instance: functions that run tasks, copies and large peeks, given by a session of Spark."""
+"""The runtime of an instance: functions that run tasks, copies and large peeks, given by a session of Spark.
+
+`spark_timely.spark.instance` makes it of a session; the driver hands work to it, and so stays free of Spark. A command
+line that only follows an instance gives a runtime that runs nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """The state that the parts of a driver share: the directory, the instance, its logs, and the one lock.
 
+The driver makes it; the worker, peeks, subscribes and the other parts get it. What the instance has decided is not
+here, but in `spark_timely.compute.instance`.
+
 Invariants
 ----------
 1. A thread that looks at the instance, or changes it, has the lock.

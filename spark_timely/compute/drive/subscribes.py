@@ -1,16 +1,17 @@
 """The subscribes of an instance: a thread reads each one, and queues its batches for the client.
 
 In each turn the driver calls `Subscribes.give`: batches that were read are stated to the instance, whose responses the
-handle puts into the `Batches` that the client iterates over.
+handle puts into the `Batches` that the client iterates over. The log is read by `spark_timely.answers.subscribe`, as
+outside of an instance.
 
 Invariants
 ----------
-1. What a subscribe gives follows on what it gave before, whatever became of the reading between.
-2. Where nothing has moved nothing is read; a look once a second finds what nobody said.
-3. A subscribe whose batches nobody takes holds up only itself.
+1. Each batch of a subscribe begins where the one before it ended, also where reading failed between and began again.
+2. Where nothing has moved nothing is read; a look once a second finds what was not reported.
+3. A subscribe whose batches are not taken holds up only itself.
 4. One that has given all that there is ends with the failure of what it waits for.
 5. Each thread that waits for a batch learns of the end, whatever ended it.
-6. Nobody waits in the thread that hands batches in.
+6. The thread that hands batches in never waits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The beginning of a continual task: the as_of that its definition says, its logs decide, or its output has recorded.
 
-The as_of of a task is its own: it is recorded in the first commit of its output, which is made as soon as the task runs
-and before any of its body does. What its dataflow may forget later does not move it. Asked for when a task is described
-(`description`), run (`runners`) and resumed after a restart (`recovery`).
+For all other dataflows `spark_timely.compute.as_of` chooses. The as_of of a task is its own: it is recorded in the
+first commit of its output, which is made as soon as the task runs and before any of its body does. What its dataflow
+may forget later does not move it. Asked for when a task is described (`description`), run (`runners`) and resumed after
+a restart (`recovery`).
 """
 
 from __future__ import annotations

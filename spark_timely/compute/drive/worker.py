@@ -1,8 +1,9 @@
 """The worker of an instance: runs the steps of its dataflows in threads, and watches the logs that they wait for.
 
 A step takes what is new in the imports of one dataflow to its outputs. In each of its turns the driver lets the worker
-look for news, begin steps in threads, and collect those that have ended. Of a process that follows another one no step
-runs: its outputs are looked at only. Why an output does not move, `spark_timely.compute.drive.causes` finds out.
+look for news, begin steps in threads, and collect those that have ended. In a process that follows another one no step
+runs, and outputs are only looked at. How one dataflow takes a step is in `spark_timely.compute.drive.runners`. Why an
+output does not move, `spark_timely.compute.drive.causes` finds out.
 
 Invariants
 ----------

@@ -1,15 +1,18 @@
-"""Indexes by key of the logs that a dataflow looks into: extended and merged in the background, beside the logs.
+"""Arrangements, indexes by key, of the logs that a dataflow looks into: made and merged in the background.
 
-An index is an arrangement of a log: `spark_timely.log.arranged` says which is one of the log as it is. It has sorted
-runs, and numbered spines that say which runs count; a spine is written where none of its number is, so that of two
-copies that extend an index one wins. A dataflow that may not write there looks into what others keep, or into the log
-itself.
+`steps` asks `Arrangements` where the rows of some keys are that a log has before a range: in an index, and in the files
+past it. Where much is past it, a task extends the index. An index is an arrangement of a log (`spark_timely.trace`):
+sorted runs, and numbered *spines*, lists of the runs that count. `spark_timely.log.arranged` finds the newest one that
+is of the log as it is; this module makes them.
+
+A spine is written only where none of its number is: of two copies that extend an index one wins. A dataflow that may
+not write there looks into indexes that others keep, or into the log itself.
 
 Invariants
 ----------
 1. Times are moved up to what all need that retain the log, and no further: what nobody retains may be asked of the log.
-2. Files are deleted once they are replaced, and those that nobody has heard of after a day. A job that was planned
-   before finds the newest spine by itself.
+2. Files are deleted once they are replaced; those that no spine names, after a day. A job that was planned before
+   finds the newest spine by itself.
 """
 
 from __future__ import annotations

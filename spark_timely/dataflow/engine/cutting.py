@@ -1,12 +1,16 @@
-"""Cutting of work: how far a step goes, and the tasks into which its range is divided.
+"""Cutting of work: how far a step of an output goes, and the tasks into which its range of times is divided.
+
+`steps` calls `cut_range` when it plans a step; `inputs` and `explain` ask `paths_of` by which delays rows come from a
+log. It sees files by bounds, sizes and times (`Files`), never their rows. `shuffle`, next to it, divides one piece by
+key, while it runs.
 
 Everything is decided in the times of the output: what is known of the files of the logs below is moved
 forward along each path of delays.
 
 Invariants
 ----------
-1. A view that is not row-wise is cut between whole times: each task's range is one between two frontiers,
-   and together they are the range of the step.
+1. A view that is not row-wise, as an aggregate of a time, is cut between whole times only: each task's range is one
+   between two frontiers, and together they are the range of the step. A row-wise view may be cut anywhere.
 2. How a range is cut changes no row.
 """
 

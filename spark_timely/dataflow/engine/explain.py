@@ -1,6 +1,8 @@
-"""Description of a dataflow and its progress as text, read from its logs alone, by any process.
+"""Explanation of a dataflow and its progress, for people: read from its logs alone, by any process.
 
-The answer is text for people: operators, inputs and outputs, each with its frontier, and why an output stopped.
+`explain`, `progress` and `metrics` of a `Dataflow` (`spark_timely.spark.dataflows`) come from here, and what a notebook
+shows of one. There are operators, inputs and outputs, each with its frontier; what an output keeps and looks into; and
+why an output stopped. The dataflow need not run: nothing is asked of the process that runs it.
 """
 
 from __future__ import annotations

@@ -1,24 +1,28 @@
 """Inputs of an output: whether they are those that it was made from, what is retained in them, and where it begins.
 
+`steps` and the engine of a continual task ask `Inputs` before they write, and by `Retainers` keep in the logs what is
+not read yet. `outputs` records in notes what an output was made from, as `Inputs` finds it. `Beginnings` says from
+which time on an output has rows.
+
 A log may be deleted, and another one made under its path; or it may be put back to an earlier state, and grow again by
-other commits. Its frontier alone does not tell. So the ids of the logs and their newest commits are in the output's own
-progress rows, and are compared before anything is written (see `spark_timely.log.machine.state`).
+other commits. Its frontier alone does not show that. So the ids of the logs and their newest commits are in the notes
+of the output's own progress rows, and are compared before anything is written (see `spark_timely.log.machine.state`).
 
 Invariants
 ----------
 1. All rows of an output come from the same logs, and from one history of each, or the output stops.
 2. A log that this dataflow alone writes may be made again from the same inputs: it is named by what it is made from.
-3. A commit that was found is looked for again only when a file that held it is no longer part of the log.
-4. Where an output begins, a log is asked, not a plan: it has a minimum of its own, which may be later than that of the
-   logs that it is made from, as behind a delay, or earlier, as where a person made it or other outputs are in it. What
-   it has forgotten, and where what is in it begins, is in its since and in the notes of its streams.
+3. A commit that was found in a log is looked for again only when a file that held it is no longer part of the log.
+4. Where an output begins, a log is asked, not a plan. A log has a minimum of its own. That may be later than the
+   minimum of the logs that it is made from, as behind a delay; or earlier, as where a person made it or other outputs
+   are in it. What it has forgotten, and where what is in it begins, is in its since and in the notes of its streams.
 5. An output has begun once it took a step: then a note has its upper. It takes its first step after the outputs that
    it reads.
-6. What events are looked up in as of their times begins where its inputs do, whatever the dataflow's as_of is: events
-   before that are looked up too.
-7. Events begin after the last time to which anything that is forgotten would have gone: what an output holds is whole.
-   Updates begin where those at since go, which stand for all before them. What a compute instance has accepted begins
-   as of its time, or not at all.
+6. A collection in which events are looked up as of their times begins where its inputs do, whatever as_of, the time at
+   which the dataflow begins: events before as_of are looked up too.
+7. What an output holds is whole. Events begin after the last time to which any forgotten row would have gone. Updates
+   begin at the time to which those at since go: these represent all that was before. What a compute instance has
+   accepted begins as of its time, or not at all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Looks up what logs hold of some keys before a range of times, for the operators of a task.
+"""Look-ups of a task: what logs hold of some keys before the range of times that the task computes.
 
-Operators over all history and joins as of a time ask for the state and the inputs of the keys that they compute. Rows
-come from an index where one can tell, with those of the log that are past it, else from the log's files.
+Operators over all history and joins as of a time ask for the state and the inputs of the keys that they compute;
+`task_runner` and `shuffle` give them a `Lookups` for it (the protocol is `views.Before`). Rows come from an index, if
+one has what is asked, and from the log's files past its upper; else from the files alone. The task's plan says which
+index and which files there are: `arranged` put them there.
 """
 
 from __future__ import annotations

@@ -1,21 +1,27 @@
 """Outputs of a running dataflow: their uppers, their failures, and the commits that record either.
 
+An output is a stream of a log that the dataflow owns (`dataflow.logs.Sink`). `steps` and the engine of a continual task
+append by `Outputs` and pass failures to it; `explain` reads from the log what it wrote (`newest_note`, `steps_of`).
+`inputs` next to it knows what an output was made from.
+
 Invariants
 ----------
 1. An output is written by comparing and appending at its upper. A report on it, of a failure or that its dataflow was
    dropped, is such a commit too, which moves nothing: so after a drop nothing of that run is appended any more.
-2. An output whose function failed is left alone for the rest of the run, unless another copy gets past. Other
-   failures may pass by themselves: they are tried again after pauses that grow, whether or not an input moves.
+2. An output whose function failed is left alone for the rest of the query's run, unless another copy of the dataflow
+   gets past. Other failures may pass by themselves: they are tried again after pauses that grow, whether or not an
+   input moves.
 3. No failure goes unreported: one that cannot be written into the output's log ends the query, after some tries.
 4. An output is written by one plan, whose fingerprint its notes have; commits are refused where they have another. A
-   plan that replaces another writes its own first, so that a process with the old one is refused from then on. Whether
-   the code is another is asked with the inputs that the output was made from; whether these changed, apart from it.
+   plan that replaces another writes its own first, so that a process with the old one is refused from then on. Two
+   questions are kept apart: whether the code is another, asked with the inputs that the output was made from; and
+   whether these inputs changed.
 5. From its first step on an output is where the dataflow itself brought it, with no rows but its own, or it stops: what
    it was moved past would never be computed. What is wrong without its beginning (`Sink.is_whole`) also begins there.
-6. Of two epochs of a compute instance the lower one appends nothing once the higher one has claimed the output: that is
-   compared in the same decision as the upper.
-7. A consent covers what its error named and nothing else: either that the code is another, or all that was found of
-   the output and its inputs at once.
+6. Of two epochs, starts of one compute instance, the lower one appends nothing once the higher one has claimed the
+   output: that is compared in the same decision as the upper.
+7. An error may name a text by which a user consents to continue (``replaces=``). The consent covers what that error
+   named and nothing else: either that the code is another, or all that was found of the output and its inputs at once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Shuffle by key in two phases, for a piece of work that is too large for one task.
 
-It serves an aggregate, and an operator over all history, where all operators below go row by row. First each task reads
-a share of the rows, and puts them in buckets of keys (`shuffle_write`): of an aggregate grouped, so that groups travel,
-not rows. Then each bucket is put together, and what is made of it is computed (`shuffle_read`). The rows are the same
-as of one task.
+`cutting` chooses it and `spark_timely.spark.dataflows.tasks` runs it, by a shuffle of Spark between the two phases. It
+serves an aggregate of a time, and an operator over all history, where all operators below go row by row. First each
+task reads a share of the rows and puts them in buckets of keys (`shuffle_write`): of an aggregate grouped, so that
+groups travel, not rows. Then each bucket is put together, and what is made of it is computed (`shuffle_read`). The rows
+are the same as of one task.
 
 Invariants
 ----------

@@ -1,5 +1,9 @@
 """The engine's loop: plans the steps of outputs that are ready, runs their tasks, and appends what they wrote.
 
+A step takes one output from its upper to a later one, in one commit; a job computes one or more steps of outputs that
+are ready. `Engine` runs jobs for a streaming query (`spark_timely.spark.dataflows`) and for a dataflow of a compute
+instance (`compute.drive.runners`), which give it the function that runs tasks.
+
 A job: read the uppers; propagate; see which outputs are ready; plan the next steps of each, one behind the other; cut
 them into tasks; run all tasks at once; append the files of each step, if its output's upper is still what it was. A
 restart is the same loop: there is nothing to recover, and outputs at different uppers each continue from their own.
@@ -8,16 +12,16 @@ Invariants
 ----------
 1. A copy that lost a race for an output deletes its files, looks again, and continues.
 2. The engine sees names and statistics of files, never rows.
-3. How far the inputs are is read before each job, unless they were pinned: then once, so that steps end
-   however fast the inputs move.
+3. How far the inputs are is read before each job, unless they were *pinned*, as in a query that ends. Then it is read
+   once, so that steps end however fast the inputs move.
 4. An output that failed is left where it is, with what depends on it; the others continue.
 5. Dataflows run a job in turn, and each looks at its inputs before it: news waits for one job of each of the others. A
    job has several steps only as long as jobs take no more than about a second.
-6. A call comes back. Of a query that ends, since the frontiers of inputs are those of its start; of one that lives,
-   since it ends after the turn in which its bounds are passed, and `rest_of` says when to call again.
+6. A call returns. In a query that ends, because the frontiers of inputs are those of its start. In one that lives,
+   because it ends after the turn in which its bounds are passed; `spark_timely.work.rest_of` says when to call again.
 7. No dataflow waits for a failure to pass while another has work to do.
 8. How many steps a job has changes no commit: each is what a job of its own would have given, of the same look at the
-   inputs. A step is appended only to the state that the step before it made; where one is not appended, for whatever
+   inputs. A step is appended only to the state that the step before it made. If one is not appended, for whatever
    reason, the later ones of its output are thrown away.
 9. Where nothing is ready each output is as far as its inputs let it go, or it waits for a log that others hold.
 """

@@ -1,13 +1,14 @@
-"""Runs a task of a dataflow: reads its piece of a range, computes the views over it, and writes what they give.
+"""Runner of a task of a dataflow: reads its piece of a range, computes the views over it, and writes what they give.
 
-`run_task` runs in the process of the task, on an executor of Spark or in this one. It returns the names of the files
-that it wrote. Runs of an index are written by a task too (`make_run`).
+`run_task` runs in the process of the task: `spark_timely.spark.dataflows.tasks` calls it on an executor of Spark, or in
+the driver where the work is small. It returns the names of the files that it wrote; `outputs` appends them. Runs, the
+files of an index, are written by a task too (`make_run`). The task as a value is in `tasks`.
 
 Invariants
 ----------
 1. Files that a task wrote are part of nothing until they are committed; each attempt writes others.
-2. What a dataflow writes is a function of its inputs alone, or copies, restarts and other cuts give other answers. Test
-   mode looks for operators that break this: see `run_twice`.
+2. What a dataflow writes is a function of its inputs alone: else copies, restarts and other cuts would give other
+   answers. Test mode looks for operators that break this: see `run_twice`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A task of a dataflow, as a value: which piece of an output's range it computes, from which files, and its result.
+"""Tasks of a dataflow, as values: which piece of an output's range each computes, from which files, and its result.
 
-The driver cuts a range by files and row groups (`Share`), or by keys, into tasks (`engine.cutting`) and sends them with
-an `OutputPlan`; `engine.task_runner` runs them, and a `TaskResult` comes back. A task may instead make a run of an
-index (`IndexWork`).
+The driver cuts a range by files and row groups (`Share`), or by keys, into tasks (`cutting`), and sends them with an
+`OutputPlan`. `task_runner` runs them, in a job of `spark_timely.spark.dataflows.tasks`, and a `TaskResult` comes back.
+A task may instead make a run, a file of an index (`IndexWork`). Nothing in this module runs or reads.
 
 Invariants
 ----------

@@ -1,20 +1,23 @@
 """Tracking of a dataflow: its graph in the progress layer, and the range of times that waits at each output.
 
-The inputs' logs and the outputs' are nodes at which capabilities are held: of an input at each element of its log's
-frontier, of an output at its upper. Views that leave times as they are hand them on. A delay has no path through it:
-a capability of its own is held there, where the frontier of its input takes it. A path summary would end at the
-greatest number of 64 bits, where a delay stays until its input is complete.
+`steps` gives it the uppers of outputs and the frontiers of inputs, and asks how far each output may go
+(`Tracking.frontier`). `stuck_outputs` finds outputs that can never move; `explain` asks it too.
 
-The graph is small, static and known to one process: the tracker alone is asked. There is nobody to exchange
-statements with, and no operator to be run.
+The inputs' logs and the outputs' are nodes at which capabilities, rights to produce at a time and later, are held: of
+an input at each element of its log's frontier, of an output at its upper. Views that leave times as they are hand them
+on. A delay has no path through it: a capability of its own is held there, where the frontier of its input takes it. A
+path summary would end at the greatest number of 64 bits, where a delay stays until its input is complete.
 
-A log that others write too may wait for them, for as long as they like. In one that a dataflow keeps for itself nobody
-else writes: where it lets nobody past what its writers have done, its readers are *stuck*. That is an internal error,
-and is reported as one instead of a wait without end.
+The graph is small, static and known to one process: the tracker alone is asked. No other worker exchanges progress
+with it, and it runs no operator.
+
+A log that others write too may wait for them, for as long as they like. In a log that a dataflow keeps for itself
+nobody else writes. If it lets nobody past what its writers have done, its readers are *stuck*: that is an internal
+error, and is reported as one instead of a wait without end.
 
 Invariants
 ----------
-1. What a frontier is asked of was read before: uppers of outputs first, then the frontiers of inputs.
+1. Before a frontier is asked for, what it depends on was read: uppers of outputs first, then frontiers of inputs.
 2. Frontiers only move forward.
 3. What the progress layer finds is what `View.front` gives of the same frontiers.
 """

@@ -1,5 +1,8 @@
 """As-of join: joins events with a collection as of the time of each event.
 
+`operators.joins.AsOfJoin` calls `join_as_of` for a range of times; it keeps no state of its own, and gets what the
+collection holds before the range.
+
 Of each row of the collection it is known from when until when it is there (`_Intervals`): an event finds the rows of
 its key whose interval has its time. Later changes of the collection rewrite nothing.
 

@@ -4,6 +4,9 @@ An operator keeps, per key, rows in a log: its state. A step gives it the rows o
 what the state holds of these keys before the range; it gives what changes, at the times at which it changes. The log
 that holds the state is its own output, and the output is the only commit: nothing else needs repair after a crash.
 
+The operators are the modules of this folder; `dataflow.remembered` calls `HistoryOperator.advance`, and
+`engine.lookups` reads what the state holds (`Held`).
+
 Invariants
 ----------
 1. `advance` is a function of the contents of its tables: the order of rows, and how they are cut into chunks, change

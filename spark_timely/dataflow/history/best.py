@@ -1,5 +1,8 @@
 """The best rows of each key, in an order by columns: the latest, the top n, the least.
 
+It is behind `latest` and `top` of a stream (`operators.history`), and behind `upsert` where whole rows count. `merged`,
+`versions` and `tombstones` extend it. `first` differs: it takes the first row by time, and never takes it back.
+
 Over events the state is the result: n rows a key, and what is displaced never comes back. Over a collection what is
 taken away may have been among the best, so what the input holds of a key is looked up too.
 

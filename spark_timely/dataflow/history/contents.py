@@ -1,5 +1,8 @@
 """Contents of each key after each time at which it changes, for inputs whose rows may be taken away.
 
+`best`, `reduce` and `totals` compute by it over a collection: its `Boundaries` give the rows of a key at each of its
+times, and from these they compute the result. The errors for a row that is there less than zero times are here too.
+
 Keys are taken together, each at its first time, then each at its second: as many turns as the key that changes most
 often has times.
 """

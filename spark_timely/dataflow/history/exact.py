@@ -1,5 +1,8 @@
 """Exact arithmetic on columns: decimals as whole numbers, sums of floats as bytes, quotients rounded once.
 
+`totals` computes sums and averages by it, and keeps the bytes in its state. The digits of a sum of floats are made by
+`dataflow.exact_sum`; this module writes them down, and divides.
+
 Whole numbers are of 64 bits, or Python's integers in an array of objects where some do not fit.
 
 The exact sum of floats is kept as bytes: 32-bit words, the least first, of which the first is a header: the place of

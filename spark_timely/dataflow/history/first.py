@@ -1,7 +1,8 @@
 """The first row of each key: deduplication of rows that come again.
 
-`drop_duplicates`, and `distinct` over events, use it. A key may come again after a while: with ``within`` a row passes
-if none of its key passed shortly before.
+It is behind `drop_duplicates` of a stream, and `distinct` over events (`operators.history`). A key may come again after
+a while: with ``within`` a row passes if none of its key passed shortly before. Rows that passed are events and are
+never taken back, unlike those of `best`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Numbers for keys and for the order of rows, with which numpy sorts and compares them.
 
-Operators over all history compute with two numbers of a row: `key_codes` gives the rows of a key the same one, and
-`ranks_of` gives each row its place in an order by columns. Both go by values, never by a hash alone.
+The operators of this folder compute with two numbers of a row: `key_codes` gives the rows of a key the same one, and
+`ranks_of` gives each row its place in an order by columns. Both go by values, never by a hash alone. They count within
+the tables of one call; hashes of keys, by which work is divided and logs are indexed, are in `spark_timely.trace.keys`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
 """The newest value of each column of each key, from updates that name only the columns that they change.
 
+It is behind `upsert` where a null leaves a value as it was (`upsert.upsert_plan`); where whole rows replace each other
+it is `best`.
+
 Invariants
 ----------
 1. A column has the value of the last change, in the order of changes, that has one and comes after the last deletion.
 2. Kept are the changes that decide so: the last deletion as long as any column has no value, the last change, and of
-   each column the last one with a value. Nothing that comes later can make another one of those before decide.
+   each column the last one with a value. No later change can make another one of the earlier ones decide.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs of equal keys in sorted arrays: where they begin, and sums, maxima and ranks along them.
 
-Operators over all history sort their rows by key and time; all rows of a key are then one run, and what holds of it so
-far is computed for all keys at once. A run is given by where it begins (`run_starts_of`); it ends where the next one
-does.
+The operators of this folder sort their rows by key and time; all rows of a key are then one run, and what is true of it
+so far is computed for all keys at once. A run is given by where it begins (`run_starts_of`); it ends where the next one
+does. (The run of an index is another thing, a file: `spark_timely.trace.run`.)
 """
 
 from __future__ import annotations

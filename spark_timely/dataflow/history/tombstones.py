@@ -1,9 +1,13 @@
-"""The latest row of each key, with deletions remembered for a limited time; later rows are set apart.
+"""The latest row of each key, with deletions remembered for a limited time; rows that come too late are set apart.
+
+It is behind `latest` and `upsert` of a stream where `tombstones` says how long deletions are kept
+(`operators.history`); `best` keeps them for ever. Rows that are set apart become *dead letters* of the operator's log:
+rows beside its contents, with the reason.
 
 A deletion is kept until the times of the log are further than its own by `keeps`. Its end is written together with it,
-at the later time at which it falls due: so a key that was deleted and never changes again is looked at no more. From
-then on nothing is known of the key, so a row that is older than any deletion that is still known may be one that was
-deleted: it is not believed, and not lost either.
+at the later time at which it falls due: so a key that was deleted and never changes again is looked at no more. After
+its end nothing is known of the key. A row that is older than all deletions that are still known may then be one that
+was deleted: it is not believed, and not lost either.
 
 Invariants
 ----------

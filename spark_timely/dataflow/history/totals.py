@@ -1,8 +1,14 @@
-"""Counts, sums, averages, least and greatest values of each key over all history.
+"""Totals of each key over all history: counts, sums, averages, least and greatest values.
 
-A state row has the key, the values, and what these alone do not say: the number of rows, without which a sum of 0 could
-be of two rows or of none; the number of values that are not null, without which a sum of 0 could be one of nulls; the
-exact sum of an average; and of floats the exact sum as bytes, and how many were NaN and infinite.
+It is behind `aggregate` over history (`operators.grouped`) and `distinct` of a collection (`operators.history`). What
+can be aggregated, and its names and types, are in `dataflow.aggregates`, which computes the rows of one time.
+
+A state row has the key, the values, and what these alone do not say:
+
+- the number of rows, without which a sum of 0 could be of two rows or of none;
+- the number of values that are not null, without which a sum of 0 could be one of nulls;
+- the exact sum of an average;
+- of floats the exact sum as bytes, and how many were NaN and infinite.
 
 Invariants
 ----------

@@ -1,7 +1,8 @@
-"""Truncates: a change that deletes all keys of a table up to its place in the order of changes.
+"""Truncates: changes that empty a whole table, among the changes to its keys.
 
-Such a change concerns keys that nothing came of. So the rows are looked up as those of one key: a step reads all that
-is there, in one task.
+`upsert` puts `Truncated` around the operator that keeps the keys, where the user says which changes are truncates. Such
+a change deletes all keys up to its place in the order of changes; also keys of which no change came yet. So rows are
+looked up as those of one key: a step reads all that is there, in one task.
 
 Invariants
 ----------

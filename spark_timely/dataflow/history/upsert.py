@@ -1,9 +1,10 @@
 """Upserts: a table kept current from a log of changes that are inserts, updates or deletes.
 
-`Upsert` is the operator. It sets changes apart that have no place in the order, and hides what its result does not
-show; what is kept of a key, and how a change changes it, is up to the operator in it: the newest row (`best`,
-`tombstones`), the newest value of each column (`merged`), all versions (`versions`), or what is left after the table
-was emptied (`truncates`).
+`operators.history` has an `Upsert` too, with what the user says. It calls `upsert_plan`, which makes the `Upsert` of
+this module: the one that computes. That sets apart changes that have no place in the order, and hides what its result
+does not show. The operator in it decides what is kept of a key, and how a change changes it: the newest row (`best`,
+`tombstones`), the newest value of each column (`merged`), or all versions (`versions`); `truncates` goes around one of
+these where changes may empty the table.
 
 Invariants
 ----------

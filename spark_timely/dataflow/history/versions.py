@@ -1,5 +1,8 @@
 """All versions of each key, each with the sequences at which it begins and ends: SCD type 2.
 
+It is behind `upsert` where history is kept (`upsert.upsert_plan`). A *sequence* is the value that orders the changes of
+a key, as the number of a source's commit. `MergedVersions` are versions in which a null leaves the value before it.
+
 Invariants
 ----------
 1. The last change of each key and sequence is a version; it ends at the next sequence that the key has, or is valid

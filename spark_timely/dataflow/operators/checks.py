@@ -1,6 +1,7 @@
 """Checks of what an operator is given: columns, functions, conditions, and the kind of rows and times.
 
-Each names the operator, and raises `InvalidUsageError` or `SchemaMismatchError`.
+The modules of this folder call them in `bind`, and `dataflow.remembered` where it makes a state. Each names the
+operator, and raises `InvalidUsageError` or `SchemaMismatchError`.
 """
 
 from __future__ import annotations

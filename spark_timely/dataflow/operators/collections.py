@@ -1,7 +1,8 @@
 """Operators of collections: events as updates, their negation, and one update for each row that changes.
 
 A collection is a stream whose rows have a column `_diff`, how often each is added. `AsUpdates` makes one of events,
-`Negate` turns its diffs round, and `Consolidate` sums those of equal rows and times.
+`Negate` turns its diffs round, and `Consolidate` sums those of equal rows and times. They are methods of `Stream`;
+`dataflow.remembered` takes `AsUpdates` where an operator has to look into its input.
 """
 
 from __future__ import annotations

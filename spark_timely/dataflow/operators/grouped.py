@@ -1,7 +1,9 @@
-"""Operators of whole times: values of groups, pairs of rows, and functions of all rows of a time.
+"""Operators of whole times: values of groups, and functions of all rows of a time.
 
 They need all rows of a time, which is complete then. `Aggregate` computes values of each group, of a time or over all
-history; `UnaryNotify` and `BinaryNotify` call a user's function with the rows of one time of one or two streams.
+history; `UnaryNotify` and `BinaryNotify` call a user's function with the rows of one time of one or two streams. They
+are `aggregate`, `unary_notify` and `binary_notify` of a `Stream`; plans and SQL have `Aggregate` too. The other
+operator of whole times is the join, in `joins`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Operators over all history: distinct rows, the first, latest or best of a key, functions of its rows, upserts.
 
-Each checks what the user asked for and binds a `HistoryOperator` of `dataflow.history`, which keeps state in a log of
-its own; `name` says what that log is called.
+They are `distinct`, `drop_duplicates`, `latest`, `top`, `reduce` and `upsert` of a `Stream`, and nodes of a plan
+(`spark_timely.compute.plan`). Each checks what the user asked for and binds a `HistoryOperator` of `dataflow.history`,
+which computes and keeps state in a log of its own; `name` says what that log is called.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Joins: pairs of rows of one time, and rows with what a collection has at their time.
 
-`Join` is the operator of `Stream.join`. It pairs the rows of one time; asked for ``as_of`` it becomes an `AsOfJoin`,
-which looks up, for each event, what a collection has at the event's time.
+`Join` is the operator of `Stream.join`, and of joins in plans and SQL. It pairs the rows of one time; asked for
+``as_of`` it becomes an `AsOfJoin`, which looks up, for each event, what a collection has at the event's time, and
+computes by `history.asof`.
 """
 
 from __future__ import annotations

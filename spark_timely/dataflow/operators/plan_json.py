@@ -1,14 +1,14 @@
-"""The JSON of operators in a plan: which fields of an operator stand in it, how they are read, checked and written.
+"""The JSON of operators in a plan: which fields of an operator are in it, how they are read, checked and written.
 
-A field of an operator's dataclass stands in JSON if its metadata says how, by `in_plan(Text())` or another `JsonField`;
-any other field a plan cannot have. `compute.plan` reads and writes the tree of nodes; of each node this reads the
-operator (`read_operator`), checks it (`checked_operator`) and writes it (`node_of`).
+A field of an operator's dataclass is in JSON if its metadata says how, by `in_plan(Text())` or another `JsonField`; a
+plan cannot have any other field. `spark_timely.compute.plan` reads and writes the tree of nodes; for each node it calls
+this module to read the operator (`read_operator`), check it (`checked_operator`) and write it (`node_of`).
 
 Invariants
 ----------
 1. What is read is what was written. What equals its default is left out.
 2. A white list: a part that is not known is refused by its name and place, whether it would do harm or not.
-3. What JSON does not keep, the order of an object's keys, says nothing: what stands in one is sorted.
+3. What JSON does not keep, the order of an object's keys, says nothing: what is in an object is sorted.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 None of them needs more than one row at a time, so views of them run on any cut of a range (`Operator.rowwise`).
 `Filter`, `Branch`, `Select`, `Map` and `FlatMap` take one stream, `Concat` several; `Inspect` shows rows to a function.
+They are methods of `Stream`; plans and SQL have some of them. Operators that need all rows of a time are in `grouped`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Texts of functions, expressions and columns, by which fingerprints tell operators apart."""
+"""Texts of functions, expressions and columns, by which fingerprints distinguish operators.
+
+The operators of this folder give them to `dataflow.fingerprint` (`Operator.hashed`), which hashes them:
+another text for the same expression would be another fingerprint. `dataflow.equality` compares expressions by them.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Operators of times: delays, and how many rows each time has.
 
-`DelayBy` moves rows to later times, `StepForward` to the next one. `TimesExtract` leaves of rows their times alone, and
-how often each counts; `TimesReduce` sums that by time.
+`DelayBy` moves rows to later times by a function of `dataflow.delays`, `StepForward` to the next one. `TimesExtract`
+leaves of rows their times alone, and how often each counts; `TimesReduce` sums that by time. They are methods of
+`Stream`; the engine asks for `DelayBy`, the one operator behind which a frontier is another (`engine.tracking`).
 """
 
 from __future__ import annotations

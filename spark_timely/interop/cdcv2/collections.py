@@ -1,10 +1,14 @@
-"""Conversion between logs and CDCv2: a log's updates written as messages, and messages imported into a log.
+"""Logs of collections to CDCv2 and back: a log's updates written as messages, and messages imported into a log.
+
+``spark-timely export`` calls `export_collection`, and ``spark-timely import`` gives the lines that it reads to a
+`CdcImport`. `exporting` and `importing` do the same for timely's own captures. A capture by Spark that reads CDCv2 is
+`spark.capture.cdcv2`.
 
 Invariants
 ----------
-1. What is complete in the log is what messages say; nothing is said of times that are still open.
+1. An export writes messages about the log's complete times, all of them, and none about times that are still open.
 2. The log's frontier is all that an import remembers: an import that begins again reads everything once more, and
-   passes over what is complete.
+   skips what is complete.
 """
 
 from __future__ import annotations

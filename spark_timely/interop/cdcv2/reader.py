@@ -1,6 +1,9 @@
 """The reader of CDCv2 messages: parses them, and gives out updates once their times are complete.
 
-There are two kinds. *Updates*: these (data, time, diff) are in the collection. *Progress*: of the times
+`CdcImport` (`collections`) commits what a `CdcReader` gives out. `read_message` parses a line, `message_lines` writes
+lines for an export. The binary captures of timely have another reader (`interop.reader`).
+
+There are two kinds of messages. *Updates*: these (data, time, diff) are in the collection. *Progress*: of the times
 beyond `lower` and not beyond `upper`, exactly those in `counts` have updates, and exactly as many as stated. A reader
 of both knows when a time is complete, whatever was sent twice, late, or in another order.
 
@@ -8,9 +11,8 @@ Invariants
 ----------
 1. Updates are consolidated: for a record and a time there is one diff. Two that differ are refused, and
    so is a time with more updates than were stated; copies of the same update count once.
-2. A time is given out when it and all before it are complete, never before; then once.
-3. The reader keeps what is not complete, and nothing else: what comes for complete times is a copy, and
-   passed over.
+2. A time is given out once, as soon as it and all before it are complete.
+3. The reader keeps what is not complete, and nothing else: an update for a complete time is a copy, and skipped.
 """
 
 from __future__ import annotations

@@ -1,15 +1,19 @@
 """CDCv2's progress statements: how many updates each time has, and the frontier that follows from them.
 
+A `Ledger` collects statements for `cdcv2.reader`, which keeps the updates, and for `spark.capture.cdcv2`, where the log
+keeps them. That capture reads the statements from columns of its input, by `statements_of`.
+
 As columns of a table a statement is a row with `_lower`, `_upper` and `_counts`: of the times beyond `_lower` and not
 beyond `_upper`, each in `_counts` has as many updates as stated, and the others none. A time is what the time column
 holds; one of several coordinates is a struct of them, in their order. The rows of updates have nulls there.
 
 Invariants
 ----------
-1. Up to `known` it is known how many updates there are; a statement that does not join on to that waits. Each
-   statement waits once, however often it comes.
-2. A time is complete when as many updates are there as were stated, and all times before it are complete too.
-   The frontier is the minima of the times that miss some and of `known`; it never moves back.
+1. For all times not beyond the frontier `known` the ledger knows how many updates there are. A statement whose `lower`
+   is not reached by `known` waits: after [0, 2) one of [5, 9) waits for one of [2, 5). However often it comes, it waits
+   once.
+2. A time is complete when as many updates came as were stated, and all times before it are complete too. The frontier
+   consists of the minima of `known` and of the times that miss updates; it never moves back.
 3. What is kept are the counts of times that are not complete, and statements that wait: nothing else.
 """
 

@@ -1,5 +1,8 @@
 """The footer of a data file as arrays: what row groups have, and which of them may have some keys.
 
+Peeks (`spark_timely.answers.log_peek`), subscriptions (`spark_timely.answers.follow`) and the reader of a split
+(`spark_timely.datasource.reader`) pass over row groups by it. Bounds of whole files are in `statistics`.
+
 Invariants
 ----------
 1. Bounds are never too narrow: nothing is passed over unless they say that it has none of what is wanted.

@@ -1,13 +1,17 @@
 """The storage format of a log: its columns and schema, the facts in its metadata, and conversion of rows to its types.
 
+A `LogFormat` is that of one log; the sink, the replay source, writers and dataflows get it from the open log, and pass
+it to their tasks. All that write rows ask `conform` to bring them to the log's types. Rows of a table become files in
+`parquet`.
+
 Invariants
 ----------
 1. Our columns come first and are found by name; no payload column may have such a name.
 2. What holds for the whole log (format version, kind, types and minimum of times, nullability of
    payload columns) is kept in the metadata of the column `_event`, as JSON under `timely.log`.
 3. Another format version than those of `FORMAT_VERSIONS` is refused; unknown facts of a known version are ignored.
-   Libraries that know less than a log needs are kept out so: of forgetting since version 3, of marks that make our
-   commits known since version 4.
+   So a library that knows less than a log needs is kept out: a log that has forgotten has version 3 at least, one
+   whose commits have the mark by which they are known as ours has version 4.
 4. In the table every payload column may be null, because progress rows have no payload; what the
    producer declared is in the metadata and holds for messages.
 """

@@ -1,11 +1,16 @@
 """Index of a log's live files: the statistics of each file in arrays, updated by every commit.
 
+A store keeps one `LiveFiles` up to date as it follows the table (`spark_timely.log.store.delta`), and gives out a
+`FileIndex`. The reader, upkeep and the planner of replays (`spark_timely.datasource.catalog`) choose files by it. (An
+index by key is another thing: see `spark_timely.log.arranged`.)
+
 Invariants
 ----------
 1. Bounds are inclusive and never too narrow: a file without statistics may contain anything.
 2. Order of the files means nothing.
 3. An index that was given out never changes: what comes later is written behind its end.
-4. To add costs what is added, to remove costs what there is; whatever the history.
+4. The cost of adding files grows with the files added, that of removing some with the live files; neither grows with
+   the history.
 """
 
 from __future__ import annotations

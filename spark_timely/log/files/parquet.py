@@ -1,8 +1,8 @@
 """Writes the Parquet files of a log: rows of messages with their times, and rows of progress.
 
-A writer puts the log's own columns in front of its rows (`message_table`, `letter_table`) and writes them
-(`write_data_files`); the files are part of nothing until a commit adds them. Needs pyarrow only, so Spark's tasks can
-use it.
+The sink's tasks, stream writers, the tasks of dataflows and merges write by it. A writer puts the log's own columns in
+front of its rows (`message_table`, `letter_table`) and writes them (`write_data_files`); the files are part of nothing
+until a commit adds them. Reading is in `parquet_reader`. Needs pyarrow only, so Spark's tasks can use it.
 
 A file is read by each micro-batch whose range reaches into the file's bounds. In a trickle nearly all rows of a commit
 are close together in time and a few are stragglers, from anywhere within the lateness: in one file with them, all rows

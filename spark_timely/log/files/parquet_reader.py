@@ -1,9 +1,12 @@
 """Reads the Parquet files of a log, each in the columns and types that the log has now.
 
 All reading of files goes through here: of whole files or row groups (`read_file`), of parts of large ones
-(`read_parts`), of progress (`read_progress`). What an older file lacks is null; a file whose bytes have changed is
-refused by name, as `DataLossError` or, of progress, `LogDamagedError`. Of an object store is fetched, in few requests,
-what will be read (`expect_columns`). Needs pyarrow only, so Spark's tasks can use it.
+(`read_parts`), of progress (`read_progress`). `spark_timely.log.reader` chooses the files and rows of an answer and
+calls it, as merges, exports and the tasks of replays do.
+
+What an older file lacks is null; a file whose bytes have changed is refused by name, as `DataLossError` or, of
+progress, `LogDamagedError`. From an object store is fetched, in few requests, what will be read (`expect_columns`).
+Needs pyarrow only, so Spark's tasks can use it.
 """
 
 from __future__ import annotations

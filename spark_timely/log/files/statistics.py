@@ -2,7 +2,8 @@
 
 A file that is added to the table is described by these, and readers choose files by them: `describe_file` and
 `describe_progress` make the `DataFile` that a commit adds, `file_statistics` reads the bounds from a footer, and
-`encode_counts` packs the distinct times of a file into its footer.
+`encode_counts` packs the distinct times of a file into its footer. `parquet` and captures by Spark's own writer
+(`spark_timely.spark.capture.staging`) describe files so; the planner of replays reads the times (`file_times`).
 
 Invariants
 ----------
@@ -10,7 +11,7 @@ Invariants
    payload, decimals) none is written.
 2. Bounds of timestamps are written in microseconds; those that other engines write may be cut to milliseconds, so a
    reader counts a maximum of whole milliseconds as one millisecond more.
-3. The footer of a file tells its distinct times and how many rows each has, up to 10,000 of them.
+3. The footer of a file has its distinct times and how many rows each has, up to 10,000 of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
 """Base of a stream: its oldest commit that is kept, chosen so that older ones may be forgotten.
 
-Nobody who may read the log stands before its since. So a commit goes once those after it begin behind positions that
-nobody may have any more. What is kept is the last of the commits that could go: it restates all counts, the clock, the
-owner and the lasting part of the note, so that nothing has to be computed from those that are gone.
+`forgetting` asks for it when it deletes progress. (The base of a store, `spark_timely.log.store.base`, is another
+thing: an interface.)
+
+No reader may have a position before the log's since. So a commit may go once no reader may have the position right
+after it. The first commit that stays is the base: it restates all counts, the clock, the owner and the lasting part of
+the note, so that nothing has to be computed from those that are gone.
 
 Invariants
 ----------

@@ -1,5 +1,9 @@
 """Decisions about commits, as pure functions, and the loop that makes and attempts them until one holds.
 
+`streams` asks `decide_commit` and `decide_open` what becomes of a stream; merges, retention and forgetting commit by
+`commit_loop` too. (`judge` decides nothing about our commits: it finds changes by others. `since` decides what a log
+may forget.)
+
 A decision holds for the snapshot it was made from: refresh the snapshot, decide, attempt the commit, settle an unclear
 outcome, repeat. Whatever a log commits, rows of a stream, a merge of files or a new column, is decided from a snapshot,
 which others may overtake. A lost race throws the decision away. An error of the storage says nothing of whether the
@@ -13,7 +17,8 @@ Invariants
 2. A micro-batch that the log holds already is recognised before anything else is judged, by what it was planned
    from: it is done, and another one under its number is an error.
 3. What is appended keeps the protocol, judged by the counts before the commit.
-4. A new stream gets what `#open` gives up, or a copy at a time that a live stream's capability allows.
+4. A new stream gets an unclaimed capability, which the pseudo-stream `#open` gives up, or a copy at a time that a live
+   stream's capability allows. A capability is the right to produce at a time and later.
 5. The output of a dataflow is appended to by the plan that its newest note names; another plan takes its place only by
    naming it.
 6. The snapshot does not move between a decision and its attempt.

@@ -1,5 +1,9 @@
 """History of a log's progress: the capabilities that its streams held after a commit, or at a moment.
 
+Replays by arrival (`spark_timely.datasource.arrivals`, `recent`) begin from it. ``spark-timely frontier --at`` asks for
+the frontier at a moment, `spark_timely.log.retention` for that of as long ago as the log keeps. (Histories of commands
+and of operators are others: `spark_timely.compute.history`, `spark_timely.dataflow.history`.)
+
 Answers come as arrays, from the numbers and wall clocks of the progress rows. Versions of the Delta table are never
 used: compaction and cleanup change those.
 

@@ -1,8 +1,12 @@
 """Detection of foreign changes: finds the entries of a log's Delta table by which other programs changed its rows.
 
-It follows the table's log, and compares two sets of files: those that are live, and those that would be if nobody but
-this library had changed any row. Maintenance by others changes both alike. Where the sets differ, what the rows of the
-difference say decides; so what was put back is open no more, however that was done.
+A `Judge` follows the table's log, and compares two sets of files: those that are live, and those that would be if
+nobody but this library had changed any row. Maintenance by others, such as OPTIMIZE, changes both alike. Where the sets
+differ, the rows of the difference decide whether a change is *open*: neither undone nor accepted, and so refused. What
+was put back is open no more, however that was done.
+
+The guard of each handle (`spark_timely.log.store.guard`) makes a judge and feeds it; reads, commits and `acceptance`
+learn from its `Judgement`. `strange` checks the rows of files that a judge takes for maintenance.
 
 Invariants
 ----------
@@ -13,7 +17,8 @@ Invariants
    actions, and files are read only where another program's entry changed rows.
 4. RESTORE is judged as the state was that it went back to, known by its files: what was open there is open again, and
    nothing else. So the RESTORE that heals closes what it heals, and a log that went back is no loss.
-5. Of a rewriting of files that differ already nothing is believed but that the rows are the same.
+5. Of an entry that rewrites files which differ already only one claim is believed: that the rows are the same. So the
+   new files differ as the old ones did.
 """
 
 from __future__ import annotations

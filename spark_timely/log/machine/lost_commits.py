@@ -2,11 +2,15 @@
 
 A log may be put back to an earlier state, and grow again by other commits. Its id stays, and neither its frontier nor
 the numbers of its commits show it. A reader that continues in another process or after a restart keeps the identities
-of the newest commits (`newest_commits`), and asks for those that the log has not (`other_commits`). All commits of a
-log are in one order, and putting it back removes the last ones. So of thousands of streams the newest commits are
-enough. A change by another program that was accepted is kept among them, as the commit of a stream that nobody can
-have: a reader from before it has seen other rows. Two cases are not noticed: a log that lost only commits whose
-writers' clocks were far behind, of more streams than are kept, and one whose files were changed in place.
+of the newest commits (`newest_commits`), and asks for those that the log has not (`other_commits`). Replays, inputs of
+dataflows, mirrors, cuts and arrangements do so.
+
+All commits of a log are in one order, and putting it back removes the last ones. So of thousands of streams the newest
+commits are enough. A change by another program that was accepted is kept among them, as the commit of a stream that
+nobody can have: a reader from before it has seen other rows.
+
+Two cases are not noticed. In one a log lost only commits whose writers' clocks were far behind, of more streams than
+are kept. In the other its files were changed in place.
 """
 
 from __future__ import annotations

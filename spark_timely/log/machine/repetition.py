@@ -1,5 +1,8 @@
 """Recognition of repeated micro-batches: separates a retry from another micro-batch with the same number.
 
+The sink asks when it plans and when it commits (`spark_timely.sink.plan`, `commit`), and so does a stream writer whose
+append has a key.
+
 A number is no identity. A checkpoint that was restored or copied plans the same numbers again, from other offsets.
 Spark writes the entry `offsets/<number>` of a checkpoint before it plans a micro-batch, with a wall clock in it, and
 never writes it again. So the hash of the entry says what was planned. Where the entry cannot be read, a digest of the

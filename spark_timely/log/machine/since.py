@@ -1,5 +1,9 @@
 """Decisions about `since` and retainers, pure: the history that a log may forget, and the reads that stay possible.
 
+`since` is the frontier from which on a log can be read; a *retainer* is a row by which a named consumer keeps it from
+passing a position. `spark_timely.log.retention` reads and commits what is decided here; readers ask `needed_from` and
+`check_may_read` whether they come too late.
+
 A reader says what it *needs* as one antichain: times at and beyond it must stay distinct. It can be answered as long as
 since has not passed that antichain, and a retainer of its position retains the same antichain; so "may be read" and
 "is retained" are one comparison.

@@ -1,15 +1,16 @@
 """State of a stream, the commit that a producer asks for, and the progress rows that record a state.
 
-A `StreamState` is what a stream's newest commit says: the capabilities that it holds, its owner, its note. A producer
-asks for a commit by a `CommitRequest`, with the `DataFile`s that it wrote, and gets a `CommitOutcome`; `decide` is
-between. `batch_rows` writes a state as progress rows, `newest_states` reads it back.
+A `StreamState` is what a stream's newest commit says: the capabilities that it holds (its rights to produce at a time
+and later), its owner, its note. A producer asks for a commit by a `CommitRequest`, with the `DataFile`s that it wrote,
+and gets a `CommitOutcome`; `decide` is between. The sink, stream writers and dataflows are such producers.
+`batch_rows` writes a state as progress rows, `newest_states` reads it back; `streams` keeps those of one handle.
 
 Invariants
 ----------
 1. Per stream, commits are numbered 0, 1, 2, …; each is all or nothing; in each the messages come before the progress.
 2. Messages and progress of a commit are judged by the counts before it; the log holds no commit that breaks the
    protocol.
-3. The newest commit of a stream tells its whole state: all its non-zero counts, its owner, and the last micro-batch.
+3. The newest commit of a stream states it whole: all its non-zero counts, its owner, and the last micro-batch.
    It is the batch with the greatest `_seq`, whatever file it is in.
 4. A progress batch is never empty, and lists every time with a non-zero count before or after it.
 5. The rows of a batch carry the same owner, micro-batch, bounds and wall clock; its first row, that of the least

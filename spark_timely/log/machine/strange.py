@@ -1,8 +1,11 @@
 """Check of message files that other programs rewrote: they must hold the rows of the files that they replaced.
 
-That an entry changes no rows is its own word, and as many rows may be others. So before the first row of such a file is
-handed out, the rows of each commit are counted in it, with the bounds of their times, and in the files in whose place
-it is.
+Such a file is *strange* until it was looked into. The guard of a handle (`spark_timely.log.store.guard`) has one
+`Strange`, and asks it before rows are handed out; `judge`, beside it, finds entries that say that they changed rows.
+
+An entry's word that it changes no rows is not believed, and as many rows may be others. So before the first row of such
+a file is handed out, the rows of each commit are counted in it, with the bounds of their times, and in the files in
+whose place it is.
 
 Invariants
 ----------
@@ -11,7 +14,8 @@ Invariants
    nowhere.
 2. A file is read for this once by a handle and its copies, and only where its rows are wanted, or those in whose place
    it is.
-3. A handle does not vouch for files that it has not looked into: its mark names them, for readers of the mark.
+3. A handle does not vouch for files that it has not looked into: the mark in each of its commits names them, for
+   readers of the mark.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The store interface: snapshots and atomic commits of the table that keeps a log; and the store in memory.
 
-A store is one handle on a table: a snapshot, and commits made from that snapshot. `MemoryStore` is a table in this
-process: the reference for what a store does, and one for tests without a disk.
+A store is one handle on a table: a snapshot, and commits made from that snapshot. A `LogCore` has one; `streams`,
+`compaction`, `forgetting` and `retention` commit by it. `spark_timely.log.store.delta` is the one for Delta tables.
+`MemoryStore` is a table in this process, for `MemoryLog` and for tests without a disk: the reference for what a store
+does. (A `Storage`, in `storage`, is below: it knows files, and nothing of tables.)
 
 Invariants
 ----------

@@ -1,5 +1,8 @@
 """Checkpoints of a Delta table's log: written when due and read back; then the old entries behind them are deleted.
 
+A `DeltaStore` does this with the upkeep after commits (`TableUpkeep`); `repair` reads which checkpoints are whole.
+These are Delta's checkpoints of a table. Those of Spark's queries are in `spark_timely.spark.base.checkpoint`.
+
 Invariants
 ----------
 1. Nothing is deleted from the table's log before the checkpoint that replaces it, and the file that points to it,

@@ -1,8 +1,8 @@
-"""Words for errors that name the log of which another log is a deep clone.
+"""Clones of a log, for errors: names the log of which another log is a deep clone.
 
 A deep clone of a table copies the log's facts, its id among them, so a reader that comes from the one to the other is
-refused. Where that happens, `of_clone` finds in the entries of the table's log which table it was made from, for the
-error.
+refused. Where that happens, the sink, replays, dataflows and cuts ask `of_clone`. It finds in the entries of the
+table's log which table it was made from, and returns words for the error.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
 """Files of a log in an object store: S3, Azure, Google Cloud, or one that speaks the protocol of one of them.
 
+`CloudStorage` is for object stores what `FileStorage` in `storage` is for a disk. `open_storage` gives the one or the
+other for a path or URL: logs, dataflows, queries' checkpoints and the sink's tasks open their places by it.
+
 Requests are made by `obstore`, the object store client that delta-rs is built on: plain GET, PUT, HEAD and LIST. Each
-is a journey of some tens of milliseconds, and is paid for, so a file is written by one PUT where it is small, and read
-by one GET of its end, which brings the size, the footer, and mostly the whole file. What is read of a larger one is
-fetched ahead, in few ranges side by side, once it is known (`expect`).
+is a round trip of some tens of milliseconds, and is paid for, so a file is written by one PUT where it is small, and
+read by one GET of its end, which brings the size, the footer, and mostly the whole file. What is read of a larger one
+is fetched ahead, in few ranges side by side, once it is known (`expect`).
 
 An entry of a table's log gets its name by a conditional PUT. The client asks again after errors of the store, so what
 it says may be about its own first attempt: whether a file of that name is ours is settled by what is in it.

@@ -1,5 +1,8 @@
 """The Delta store: a handle on the table of a log, opened by delta-rs and then followed entry by entry.
 
+`open_log` and `create_log` make a `DeltaStore`, the store (`base`) of each log on a disk or in an object store; its
+`LogCore` reads and commits by it. `entries` has the text of an entry, `guard` what other programs changed.
+
 What was found about delta-rs 1.6, and shapes this module:
 
  - App ids are compared only against commits after the handle's snapshot, and the numbers not at all.
@@ -15,11 +18,11 @@ What was found about delta-rs 1.6, and shapes this module:
 So a table is opened by delta-rs, and from then on only the entries that come are read. Commits are written here too,
 as delta-rs does it: on a local disk a complete file gets its name by a hard link, in an object store by a conditional
 put, or fails because the name is taken. delta-rs commits where a table has features or properties that we do not know
-to be harmless (`features`), and where the place has no hard links and a single writer is promised.
+to be harmless (`entries`), and where the place has no hard links and a single writer is promised.
 
-The first entry of a table is what delta-rs writes, put here. In an object store each look is a journey, so there
-delta-rs opens copies of what the table's log has since its newest checkpoint, and a look is not repeated where it is
-known what it would tell.
+The first entry of a table is what delta-rs writes, put here. In an object store each look is a round trip, so
+there delta-rs opens copies of what the table's log has since its newest checkpoint, and a look is not repeated where
+its answer is known.
 
 Invariants
 ----------

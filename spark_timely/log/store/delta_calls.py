@@ -1,5 +1,8 @@
 """Calls of delta-rs, guarded: secrets are removed from its errors, and a panic becomes a `StorageError`.
 
+`delta`, `checkpoints` and `scratch` call delta-rs inside of `delta_call`, and open tables as `DeltaTable`, which does
+so too. (`newest` alone calls it bare, and answers nothing where it fails.)
+
 Invariants
 ----------
 1. No error leaves a call with a secret in its text.

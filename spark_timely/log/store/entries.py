@@ -1,5 +1,8 @@
 """Entries of a Delta table's log: reads what a commit did, and writes one whole where the table's features allow.
 
+An entry is the JSON file of one version in `_delta_log`. `delta` follows a table by `read_entry` and commits by
+`put_entry`; `repair` renders entries too, and the judge of foreign changes (`machine.judge`) gets each `Entry`.
+
 Invariants
 ----------
 1. An entry appears whole, under a name that nobody had: two writers never both get one version.

@@ -1,8 +1,9 @@
 """Guard of one handle: follows the table of a log and reports what other programs changed in it.
 
-The judge (`spark_timely.log.machine.judge`), and what keeps files of others (`spark_timely.log.machine.strange`), are
-made only where another program's entry touched files: as long as all entries are ours, nothing is kept and nothing is
-read.
+Each `DeltaStore` has a `Guard`, gives it every entry that it reads, and asks it before rows are handed out. The guard
+feeds two pure parts. The judge (`spark_timely.log.machine.judge`) finds entries by which others changed rows.
+`spark_timely.log.machine.strange` checks files that others only rewrote, as they say. Both are made only where another
+program's entry touched files: as long as all entries are ours, nothing is kept and nothing is read.
 
 Invariants
 ----------

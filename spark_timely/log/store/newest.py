@@ -1,7 +1,8 @@
-"""Fast lookup of the frontier of a log on a local disk: delta-rs alone, without loading numpy and pyarrow.
+"""Fast lookup of the newest frontier of a log on a local disk: delta-rs alone, without loading numpy and pyarrow.
 
-To load those takes longer than all that is done with them where nothing but the frontier is asked for, as scripts do
-again and again. What is not plain is left to `spark_timely.log.log.open_log`, which says what is wrong with it.
+``spark-timely frontier`` asks it first (`spark_timely.cli.quick`), since scripts do so again and again: to load numpy
+and pyarrow takes longer than all that is done with them for a frontier. What is not plain is left to
+`spark_timely.log.log.open_log`, which says what is wrong with it.
 
 Invariants
 ----------

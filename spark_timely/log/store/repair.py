@@ -1,9 +1,12 @@
 """Repair of a log whose Delta entries are damaged: empty, cut off, not JSON, a copy of another one, or missing.
 
+``spark-timely repair`` calls `repair_log`. (With ``--accept`` it does something else: it takes rows as other programs
+left them, by `spark_timely.log.acceptance`.)
+
 A power cut leaves such entries where something was written without a flush: by another engine, an earlier version of
 this library, or with `flush=False`. The number of a version is never taken back: another handle may have read
 what is behind it. In its place comes either the entry of the one commit whose files are all there and whole, or an
-entry without actions; and it is said what that loses.
+entry without actions; the report says what that loses.
 
 Invariants
 ----------

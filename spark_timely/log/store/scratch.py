@@ -1,5 +1,7 @@
 """Scratch folder for delta-rs: what it writes is made there, and enters the table's log flushed and in order.
 
+`delta` creates and opens tables so, and `checkpoints` writes checkpoints (`put_checkpoint`).
+
 delta-rs 1.6 writes a checkpoint and then the file that points to it, both without a flush, and cannot open a table
 whose pointer names a checkpoint that is not there. An entry that it writes may be left empty by a power cut, and
 counts as a commit then. So on a local disk it works in a folder of its own, on links to the entries of the log, and

@@ -1,7 +1,8 @@
 """Access to the files of a log by relative path: read, write, list, delete, flush; on a local disk or in memory.
 
-Here are those of a local disk, which go through pyarrow's own file system, and those of this process. Object stores
-are in `cloud`, which also opens what a path or URL names.
+`Storage` is the interface: stores, readers and writers of Parquet files, and checkpoints of queries use it. Here are
+the one of a local disk, which goes through pyarrow's own file system, and the one of this process. Object stores are in
+`cloud`, which also opens what a path or URL names. (A *store*, in `base`, is above: it knows commits of a table.)
 
 A commit of a Delta table is a file that takes its name only if nobody else has it. On a local disk that is a hard
 link, in a cloud store a conditional put. Databricks volumes, and file systems such as FAT or some network mounts,

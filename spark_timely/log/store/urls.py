@@ -1,5 +1,9 @@
 """URLs and options of object stores: two spellings of one place, and which store takes which option.
 
+Storages are opened by it (`storage`, `cloud`). Logs, dataflows and mirrors compare places by `identity` and
+`same_place`; the sink and cuts keep the options that a place knows (`own_options`). Named credentials for such
+places are in `spark_timely.spark.base.credentials`.
+
 One log may be written as ``s3://`` and ``s3a://``, as ``az://container`` and ``abfss://container@account…``, with
 slashes at the end or doubled, with a scheme or an account in capitals. A path keeps its scheme, for Spark may have a
 file system for one alone; where places are compared, their identities are.

@@ -1,7 +1,7 @@
 """The folder of a copy: one attempt owns it, and its files get their names when all are there.
 
-The file ``INCOMPLETE`` has the token of the attempt that owns the folder. Jobs write into ``_attempt-TOKEN/`` below it.
-See docs/internals/designs/copies.md.
+`copy_to` begins an attempt here, writes the rows, and finishes the attempt here. The file ``INCOMPLETE`` has the token
+of the attempt that owns the folder. Jobs write into ``_attempt-TOKEN/`` below it. See docs/internals/designs/copies.md.
 
 Invariants
 ----------

@@ -1,6 +1,7 @@
 """Copies of contents into Parquet or CSV files, written by Spark: complete, or visibly not.
 
-How a folder is owned, and when its files get their names, is in `copy_folder`.
+It is `spark_timely.copy_to`; the command line and compute instances make their copies by it too. How a folder is
+owned, and when its files get their names, is in `copy_folder`. A copy is made once; a `mirror` is kept up to date.
 
 Invariants
 ----------

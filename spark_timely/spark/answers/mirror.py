@@ -1,8 +1,8 @@
-"""A collection as a plain Delta table of its current contents, which any reader can query.
+"""The mirror of a collection: a plain Delta table of its current contents, which any reader can query.
 
-Each step brings the table from one upper of the log to the next by one MERGE. What the step was is recorded in the same
-commit: `Position`, as text in the commit's own metadata. So a table says by itself how far it is, and a step that was
-killed has either happened or not.
+Users make one with `spark_timely.mirror_to`. Each step brings the table from one upper of the log to the next by one
+MERGE. What the step was is recorded in the same commit: `Position`, as text in the commit's own metadata. So a table
+says by itself how far it is, and a step that was killed has either happened or not.
 
 Invariants
 ----------
@@ -14,9 +14,9 @@ Invariants
 4. Nobody else may have changed the rows or columns. Every commit of the table since the position that was planned from
    is looked at; what moves files about, as OPTIMIZE does, changes no row.
 5. Settings that stamp commits belong to a session of the mirror's own: no other write of the user gets them.
-6. A step whose job continued after the table was deleted may commit into the one that was made in its place, or make
-   one whose files are gone. Such a table is replaced whole, and this is said: a position says which one it follows, and
-   the files of a first one are looked for.
+6. A job may outlive its table. When somebody deletes the table, the job commits into the one that was made in its
+   place, or makes one whose files are gone. Both are found out, since a position names the one that it follows, and the
+   files of a first position are looked for. Such a table is replaced whole, and the user learns of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Peek by one Spark job, for a peek that would read more than a process should.
+"""The Spark job of a peek that would read more than a process should.
 
-The plan is that of `spark_timely.answers.peek`, and so is the answer, which is bounded: the driver gets the rows that
-its caller gets, or a few more that `spark_timely.answers.plan.finish` leaves out.
+Compute instances and the command line give it to `spark_timely.answers.peek`, which reads small peeks in the process
+itself (`spark_timely.answers.log_peek`) and calls it for large ones. The plan is that of `spark_timely.answers.peek`,
+and so is the answer, which is bounded: the driver gets the rows that its caller gets, or a few more that
+`spark_timely.answers.plan.finish` leaves out.
 
 Invariants
 ----------

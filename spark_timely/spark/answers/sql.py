@@ -1,13 +1,14 @@
-"""Contents of collections at one time, as DataFrames, and Spark's SQL over them.
+"""SQL over contents: what collections contain at one time, as DataFrames, and Spark's SQL over them.
 
-A query that is no peek, such as a join or an aggregate over several collections, is Spark's. What it reads are the
-contents of all of them at one time, which `spark_timely.log.timestamp` chooses. So what belongs together is seen
-together: never an order at a rate that is not there yet.
+It is `spark_timely.sql`, and serves the command line; `copy_to` and `mirror` read their rows here. A query that is no
+peek, such as a join or an aggregate over several collections, is Spark's. What it reads are the contents of all of them
+at one time, which `spark_timely.log.timestamp` chooses. So what belongs together is seen together: never an order at a
+rate that is not there yet.
 
 Invariants
 ----------
 1. All collections of a text are read as of one time, that is complete in each, and a log once for all names that it
-   has. That its since allows it, that its upper has passed it, and its files come from one snapshot.
+   has. One snapshot of a log gives its files, and shows that since allows the time and that upper has passed it.
 2. A DataFrame names its files. What is committed, forgotten or compacted later does not change its rows; a file that
    was deleted meanwhile is an error of Spark's, never a row less.
 3. The text that runs is the user's, but for the names of tables and ``:time``, as `spark_timely.continual.body` has it.

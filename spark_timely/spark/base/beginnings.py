@@ -1,5 +1,8 @@
 """The beginning of a log: the time from which it has everything; later where it is a copy of a log that had forgotten.
 
+The engines of dataflows and continual tasks ask for it before they read an input, as do replays, SQL over contents and
+compute instances: what was forgotten is never taken for empty. The sink asks for that of its query's sources.
+
 A log that has forgotten says so by its since. One that a dataflow or a query made from such a log may not: its own
 since stays at the least time where somebody retains it, where it has several streams, or where the query died before
 it moved since. So the notes of its streams are asked too. A dataflow writes there where its output begins. A query

@@ -1,8 +1,9 @@
 """A query's checkpoint: the query's id, the micro-batch at hand, and the logs that it captured into.
 
-Spark tells a Python sink's planner neither of the first two. Both stand in the checkpoint's files: ``metadata``
-holds the query's id, written when the query is made; ``offsets/<n>`` is written before micro-batch
-n is planned, so the greatest n is the micro-batch at hand, a repeated one included.
+The sink and captures in foreachBatch ask it which query and micro-batch they capture: Spark gives a Python sink's
+planner neither. Both are in the checkpoint's files: ``metadata`` holds the query's id, written when the query is made;
+``offsets/<n>`` is written before micro-batch n is planned, so the greatest n is the micro-batch at hand, a repeated one
+included. Checkpoints of a log's Delta table are another thing (`spark_timely.log.store.checkpoints`).
 
 A process that advances a stream from outside while its query runs puts up a gate in the checkpoint first: a file that
 the query's next micro-batch waits for before it is planned, so that it is planned after the advance.

@@ -1,8 +1,9 @@
-"""Differences between versions and kinds of Spark: the only module that looks at them.
+"""Compatibility with versions and kinds of Spark: the only module that looks at how they differ.
 
 Spark 4.2 gave Python sources admission control: a start offset and a read limit for `latestOffset`,
 default limits, Trigger.AvailableNow, and a report of the newest offset. Before, `latestOffset` has no
 arguments and the rest does not exist. Spark 4.1 gave Python sinks rows as Arrow batches; before, there is no sink here.
+Source, sink and the runners above them ask here: which interfaces Spark has, and whether a session is Connect's.
 Features are detected, versions never compared: Databricks' packages have features of later versions.
 """
 

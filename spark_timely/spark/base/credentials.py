@@ -1,8 +1,10 @@
 """Credentials of cloud stores: named by an option, and carried where Spark does not show them.
 
-Spark prints the options of a source or a sink in plans, in errors and in its event log. So an option holds the name of
-a credential alone. What the name stands for travels in the class of the format, which Spark keeps pickled for one
-session and unpickles where the format works; or a function gives it in each process.
+Users name one by `spark_timely.credential` (`spark_timely.spark.session`); the source and the sink put what it stands
+for in its place when they read their options. Spark prints the options of a source or a sink in plans, in errors and in
+its event log. So an option holds the name of a credential alone. What the name stands for travels in the class of the
+format, which Spark keeps pickled for one session and unpickles where the format works; or a function gives it in each
+process.
 
 Invariants
 ----------

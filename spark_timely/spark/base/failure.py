@@ -1,6 +1,8 @@
 """Errors of this library, found again in the failures that Spark reports.
 
-Spark puts the traceback of a Python process into its own error: frames before the text, the query's plan behind it.
+Handles of queries (`spark_timely.start`, dataflows) raise by it the error that users can catch, and `mirror` reads by
+it why a job failed. Spark puts the traceback of a Python process into its own error: frames before the text, the
+query's plan behind it.
 """
 
 from __future__ import annotations

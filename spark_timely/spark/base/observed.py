@@ -1,4 +1,8 @@
-"""Metrics that Spark observes within a job that writes, fetched with a time limit."""
+"""Observed metrics of a job that writes: fetches what Spark counted in passing, with a time limit.
+
+Captures in foreachBatch (`spark_timely.spark.capture.staging`) and copies (`spark_timely.spark.answers.copy_to`) count
+their rows so, without a second job.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,16 @@
 """Offsets of the source: positions in a log as Spark keeps them, as canonical JSON.
 
-Spark compares offsets as text and logs them; a micro-batch is planned again after a crash from its
-two logged offsets alone. So an offset says everything that a plan needs, always in the same words.
+The planner of replays makes and reads them (`spark_timely.datasource.planner`), and `source_frontier` reads them in the
+checkpoints of queries. Spark compares offsets as text and logs them; a micro-batch is planned again after a crash from
+its two logged offsets alone. So an offset says everything that a plan needs, always in the same words. A *symbolic*
+offset is the start of a fresh checkpoint, such as "the log's newest commit"; *resolved*, it names a position.
 
 Invariants
 ----------
 1. Equal offsets have equal JSON text, through any number of round trips.
 2. An offset that was resolved says where the query began and what it reads: the start offset of the
    first micro-batch is logged nowhere, its end offset is.
-3. A symbolic offset, the start of a fresh checkpoint, depends on the options alone.
+3. A symbolic offset depends on the options alone.
 4. An offset that was resolved names commits that the log had when its position was reached, by identity: positions are
    numbers, which a log that was put back to an earlier state reaches again by other commits. While the position stays,
    they stay.

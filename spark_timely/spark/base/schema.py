@@ -1,7 +1,8 @@
-"""Map Spark schemas to the Arrow types that a log stores, and back.
+"""Schemas of Spark as the Arrow types that a log stores, and back.
 
-Spark's own mapping is private and depends on the session (zone, large types), so the library keeps
-its own. One rule for both directions: what a Delta table can hold and every Delta reader can read.
+The source, the sink and all that reads logs as DataFrames (`spark_timely.spark.frames`) convert by it. Spark's own
+mapping is private and depends on the session (zone, large types), so the library keeps its own. One rule for both
+directions: what a Delta table can hold and every Delta reader can read.
 
 Invariants
 ----------

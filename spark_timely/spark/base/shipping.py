@@ -1,8 +1,9 @@
 """Pickling of values for Spark's tasks, with a check of the Python that unpickles them.
 
-A worker whose Python lacks this library cannot say so by code of the library: it would fail with a bare
-``ModuleNotFoundError``. So what is pickled for a task is wrapped in bytes, beside the text of a function. It looks at
-the Python that it runs in, and only then opens the bytes.
+The source, the sink and each runner that gives Spark a task pickle by it: classes derive from `Shipped`, functions of
+``mapInArrow`` go through `for_task`. A worker whose Python lacks this library cannot say so by code of the library: it
+would fail with a bare ``ModuleNotFoundError``. So what is pickled for a task is wrapped in bytes, beside the text of a
+function. It looks at the Python that it runs in, and only then opens the bytes.
 
 Invariants
 ----------

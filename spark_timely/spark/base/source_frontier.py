@@ -3,7 +3,8 @@
 Spark writes ``offsets/<n>`` before micro-batch n runs: two lines of its own, then one line per source
 with the offset at which the micro-batch ends. Of a ``timely`` source that offset is a frontier, so what
 the upstream job knew about completeness is known to each reader of the file, in this job: under ``frontier=source`` a
-capture moves its stream by it (`end_of_sources`). Operators that keep rows back have a directory each under ``state``.
+capture moves its stream by it: the sink's plan and commit ask `end_of_sources`. Users ask `batch_frontier` in a
+foreachBatch. Operators that keep rows back have a directory each under ``state``; where one does, it is refused.
 
 Invariants
 ----------

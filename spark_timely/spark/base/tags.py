@@ -1,4 +1,8 @@
-"""Tags of Spark's jobs, by which jobs are found and ended, also those of a client that is gone."""
+"""Tags of Spark's jobs, by which jobs are found and ended, also those of a client that is gone.
+
+Copies and mirrors (`spark_timely.spark.answers`) tag their jobs, as do compute instances
+(`spark_timely.spark.instance.jobs`). A copy's folder names the tag and how to end its jobs by hand.
+"""
 
 from __future__ import annotations
 

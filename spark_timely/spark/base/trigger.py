@@ -1,4 +1,8 @@
-"""The parser of ``trigger=``: when the micro-batches of a query begin."""
+"""The parser of ``trigger=``: when the micro-batches of a query begin.
+
+`spark_timely.start`, dataflows and `spark_timely.replay` take the argument; a wrong one is refused before
+anything starts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Set-up of the Python processes that Spark starts for source and sink: quick imports, short errors."""
+"""Worker set-up: quick imports and short errors in the Python processes that Spark starts for source and sink.
+
+The readers and writers of `datasource` and `sink` call it first, and all tasks that go through `shipping`. How such a
+process begins, before any of our code is loaded, is in ``worker_start/``.
+"""
 
 from __future__ import annotations
 

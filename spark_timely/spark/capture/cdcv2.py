@@ -1,5 +1,9 @@
 """Capture of CDCv2's messages in ``foreachBatch``: copies and any order give the same log.
 
+CDCv2 is the protocol of differential dataflow for change data: each update and each statement about progress may come
+several times, and in any order. `foreach_batch` leaves a micro-batch of such messages to this module; the formats
+themselves are in `spark_timely.interop.cdcv2`.
+
 The log itself says which updates have come: they are written as soon as they come, as messages at times that are
 still open, and what comes again at such a time is compared with them by a shuffle on the executors; what comes at a
 complete time is a copy. Of the statements the driver keeps those that are not used up, in a small file beside the

@@ -1,7 +1,8 @@
 """The policy of progress as Spark SQL: expressions that judge rows as `spark_timely.protocol.policy` does.
 
-The foreachBatch capture leaves rows inside the JVM, so the sink's decisions are written as SQL
-expressions. They are text, not column objects: text works alike on classic Spark and on Connect.
+`foreach_batch` classifies the rows of a micro-batch by them: a capture in foreachBatch leaves rows inside the JVM, so
+the sink's decisions (`spark_timely.sink.rows`) are written as SQL expressions. They are text, not column objects: text
+works alike on classic Spark and on Connect.
 
 Invariants
 ----------

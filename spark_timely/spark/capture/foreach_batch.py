@@ -1,7 +1,9 @@
 """Capture of a micro-batch in ``foreachBatch``, with Spark's own Parquet writer.
 
-Rows stay in the JVM: the sink's decisions are SQL expressions, one Spark job writes the files into a
-directory of their own below the log, and the driver reads their footers and commits.
+It is `spark_timely.capture`, which users call in a foreachBatch of their own; `start` uses it too. Rows stay in the
+JVM, other than in the sink (`spark_timely.sink.writer`), whose tasks get them in Python. The sink's decisions are SQL
+expressions (`classify`), one Spark job writes the files into a directory of their own below the log (`staging`), and
+the driver reads their footers and commits.
 
 Invariants
 ----------

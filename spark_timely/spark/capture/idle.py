@@ -1,16 +1,15 @@
 """The idle watch: advances the stream of a query without input, so that what it captured becomes complete.
 
-Under ``frontier=bounded`` the frontier stays behind the greatest time seen until later rows come. If none
-come, the last rows stay open for as long as the source is silent. `IdleWatch` looks at the query's
-reports, and when it has been idle for long enough, gives up the lateness: the stream moves to just after the
-greatest time seen, by a commit of its own whose reason says so. A replay repeats that decision instead
-of the clock.
+`start` begins one beside its query where ``idleTimeout`` is given. Under ``frontier=bounded`` the frontier stays behind
+the greatest time seen until later rows come. If none come, the last rows stay open for as long as the source is silent.
+`IdleWatch` looks at the query's reports. When the query has been idle for long enough, the watch gives up the lateness:
+the stream moves to just after the greatest time seen, by a commit of its own whose reason says so. A replay repeats
+that decision instead of the clock.
 
 Idle means that a trigger looked for input and found none, at least `idleTimeout` after the stream's last
-commit. A trigger that found none is evidence that the input was used up at that moment, so neither a
-long micro-batch, nor a long pause between triggers, nor a time when the query did not run at all is taken for
-silence of the source while it has rows that were not captured. Nothing is remembered from run to run: the
-log knows when its last commit was made.
+commit. Such a trigger is evidence that the input was used up at that moment. So none of these is taken for silence of
+the source while it has rows that were not captured: a long micro-batch, a long pause between triggers, a time when the
+query did not run at all. Nothing is remembered from run to run: the log knows when its last commit was made.
 
 Invariants
 ----------

@@ -1,13 +1,14 @@
 """The staging folder of a capture: Spark writes one commit's Parquet files there, and footers describe them.
 
-The files stay where Spark wrote them; the commit names them there. Counts and bounds for the table's entry come from
-their footers.
+`foreach_batch` and `cdcv2` write through it. The files stay where Spark wrote them; the commit names them there. Counts
+and bounds for the table's entry come from their footers.
 
 Invariants
 ----------
 1. Nothing of a folder is part of the log before a commit names its files.
 2. A file is deleted only after the log was read again and does not name it.
-3. Files hold their rows in the order of times, whether they were sorted or came so: that is looked up.
+3. Files hold their rows in the order of times, whether Spark sorted the rows or they came so. Where they are only taken
+   to come so, it is looked up in the files.
 4. Files are put into place when the job ends, from the attempts that the driver knows: whatever other attempts do
    then, and later, is not seen.
 5. Files that are on the driver's host are flushed before a commit names them. Executors on other hosts write with

@@ -1,8 +1,11 @@
 """`start`: a query that captures into a log, closes its stream at its end, and advances it while idle.
 
-A sink alone sees neither the end of its query nor idleness. `start` sees both; for idleness see
-`spark_timely.spark.capture.idle`. With ``on_finish="close"`` a query that used its input up declares its stream
-complete, so that replays of the log learn that nothing more will come.
+It is `spark_timely.start`, which users call in place of Spark's ``writeStream … start()``; the query captures by the
+sink, or in foreachBatch (`foreach_batch`). What is checked before it begins is in `spark_timely.sink.start`.
+
+A sink alone sees neither the end of its query nor idleness. `start` sees both; for idleness see `idle`. With
+``on_finish="close"`` a query that used its input up declares its stream complete, so that replays of the log learn that
+nothing more will come.
 
 Spark tells a query that ended by itself from one that was stopped in no field: both are not active, and
 neither has an exception. What tells them apart is the report of a trigger that looked for input and

@@ -1,9 +1,12 @@
 """Dataflows as a streaming query: its source says when to look, and `foreachBatch` does the work.
 
-A query that lives has a clock as its source, one that ends a source of Spark's with one row: that needs no Python
-process. Spark's offsets and checkpoint decide nothing but when to look: what was done stands in the outputs' logs.
-Losing the checkpoint costs one look. The query's handle says how far the outputs are and which of them stopped, and
-waits, stops and drops.
+`Dataflow` is `spark_timely.Dataflow`: users write down streams and outputs with it (`spark_timely.dataflow`), and start
+its query. Continual tasks (`spark_timely.spark.tasks`) run as dataflows of one output.
+
+A query that lives has a clock as its source (`spark_timely.datasource.clock`), one that ends a source of Spark's with
+one row: that needs no Python process. Spark's offsets and checkpoint decide nothing but when to look: what was done is
+in the outputs' logs. Losing the checkpoint costs one look. The query's handle says how far the outputs are and which of
+them stopped. It waits for an output or for the end, stops the query, and drops a dataflow of it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
 """The runner of a dataflow's tasks: as a job on Spark's executors, or in this process where they are small.
 
+A dataflow's step is cut into tasks by `spark_timely.dataflow.engine`; the query of `dataflow` has them run here, as
+does a compute instance on Spark. Continual tasks, which evaluate a user's body, are in `spark_timely.spark.tasks`.
+
 Files are opened and read as the source ``timely`` reads them in its own tasks. A job that is small enough runs in the
 process that plans it, in two threads: a job of Spark would cost more than the work.
 
 Invariants
 ----------
-1. Where a task runs changes no row, no number and no error: whatever goes wrong here is thrown away, and a job of Spark
-   has the last word.
-2. What runs here is none of the user's code, and holds little in memory: see `Room`.
+1. Where a task runs changes no row, no number and no error: whatever goes wrong in this process is thrown away, and a
+   job of Spark does the work again.
+2. What runs in this process is none of the user's code, and holds little in memory: see `Room`.
 3. A stopped query notices it within about a second: Spark interrupts only where a job runs, so once a second one is
    run.
 """

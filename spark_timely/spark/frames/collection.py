@@ -1,4 +1,9 @@
-"""Contents of collection logs, and of several logs at one cut, as DataFrames: sums of diffs need a shuffle."""
+"""Collection logs as DataFrames of their contents, also several at one cut: sums of diffs, by a shuffle.
+
+Users call `spark_timely.snapshot` and `spark_timely.consolidate`. `contents`, answers and bodies of continual tasks use
+the parts: exact sums, a row as often as it is contained, errors for counts below zero. A *cut* is a frontier as of
+which several logs are read together (`spark_timely.log.cut`).
+"""
 
 from __future__ import annotations
 

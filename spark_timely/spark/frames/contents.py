@@ -1,12 +1,16 @@
 """Contents of a log as a DataFrame: at one time, or at many times together, as the body of a task sees them.
 
-At many times, rows of an input carry the time at which they came, or went. Rows of a reference carry the times between
-which they are there: a body that joins them to something that has a time compares, whatever the number of times.
-Elsewhere they are multiplied out over the times.
+Bodies of continual tasks (`spark_timely.spark.tasks.bodies`) see their logs through it, as do SQL over contents and
+peeks (`spark_timely.spark.answers`). A snapshot for users is in `collection`, which has the sums.
+
+At many times, rows of an input have the time at which they came, or went, in a column. Rows of a reference have the
+times between which they are there. A body that joins them to rows that have a time compares the two, whatever the
+number of times. Elsewhere they are multiplied out over the times.
 
 Invariants
 ----------
-1. What is seen at many times is, at each of them, what is seen at it alone: as many copies of the same rows.
+1. A body that looks at the times 5, 6 and 7 together sees at 6 what one that looks at 6 alone sees: the same rows, each
+   as often.
 2. Rows stay on executors, and are summed before they are shown.
 """
 

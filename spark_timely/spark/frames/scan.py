@@ -1,6 +1,8 @@
-"""Reads a log's files by Spark's Parquet scan: chooses the files, and turns ranges of times into conditions.
+"""The scan of a log's files by Spark's own Parquet reader, with ranges of times as conditions on rows.
 
-Whatever is read from a log as a DataFrame without a task in Python goes through here: rows stay in the JVM.
+Whatever is read from a log as a DataFrame without a task in Python goes through here, such as contents, answers and
+replays by `spark_timely.replay`: rows stay in the JVM. ``format("timely")`` reads in Python
+(`spark_timely.datasource.reader`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """A compute instance on Spark: large steps, copies and peeks that must scan are jobs of a session.
 
+It is `spark_timely.ComputeInstance`; the command line runs one too. All but what needs Spark is in
+`spark_timely.compute.drive`, whose handle it extends; what an instance decides is in `spark_timely.compute.instance`.
+
 Commands, uppers, appends and small jobs need the storage where the instance runs, which is this process: on Spark
 Connect the client. That both see the same storage is checked before the instance is taken over, and of each further
 session before it is used.

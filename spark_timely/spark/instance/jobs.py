@@ -1,8 +1,9 @@
 """Spark jobs of a compute instance: their sessions, their fair pools, and how they are ended.
 
-Each job runs in a thread of its own, which its caller waits for. So a job that nobody can end holds up
-neither `Jobs.end` nor the end of the process. Where the application has fair scheduling, the jobs of each dataflow are
-in a pool of their own: by a property of the thread on classic, by a clone of the session on Connect.
+`instance` and `tasks` run their work as such jobs. Each job runs in a thread of its own, which its caller waits for. So
+a job that nobody can end holds up neither `Jobs.end` nor the end of the process. Where the application has fair
+scheduling, the jobs of each dataflow are in a pool of their own: by a property of the thread on classic, by a clone of
+the session on Connect.
 
 Invariants
 ----------

@@ -1,7 +1,8 @@
 """Continual tasks of a compute instance on Spark: each body is evaluated in a session of its own.
 
-Steps of several tasks run at once, and a body is evaluated under the settings that its task recorded. In one session
-they would change these under each other, and under peeks and copies.
+The `instance` gives `InstanceTasks` to its driver (`spark_timely.compute.drive`), which runs the steps; a body itself
+is evaluated by `spark_timely.spark.tasks.bodies`. Steps of several tasks run at once, and a body is evaluated under the
+settings that its task recorded. In one session they would change these under each other, and under peeks and copies.
 """
 
 from __future__ import annotations

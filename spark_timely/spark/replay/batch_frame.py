@@ -1,8 +1,9 @@
 """The rows of a micro-batch as a DataFrame over Spark's own Parquet scan: no row crosses into Python.
 
-The splits of a micro-batch say which files and which range of times or commits it holds. They are bookkeeping: a few
-small rows, looked at in the driver. The range becomes a condition on the rows, so the pieces that splits cut files
-into do not matter here, as long as all of them are there.
+`replay` makes its DataFrames here; in foreachBatch of a query that reads ``content=splits`` users call
+`spark_timely.spark.batch_frame`. The splits of a micro-batch say which files and which range of times or commits it
+holds. They are bookkeeping: a few small rows, looked at in the driver. The range becomes a condition on the rows, so
+the pieces that splits cut files into do not matter here, as long as all of them are there.
 
 Invariants
 ----------

@@ -1,8 +1,9 @@
 """`replay`: micro-batches of a log planned in the driver, for runs that end.
 
-Spark's own way of a Python source starts a planner process for each run and moves rows through Python workers. Where a
-run ends by itself neither is needed: the planner of ``format("timely")`` runs here, and rows are read by Spark's
-Parquet scan (`batch_frame`). What keeps it exact is a checkpoint of its own kind, below the folder that is given:
+It is `spark_timely.replay`, which calls a function of the user with each micro-batch. Spark's own way of a Python
+source starts a planner process for each run and moves rows through Python workers. Where a run ends by itself neither
+is needed: the planner of ``format("timely")`` runs here, and rows are read by Spark's Parquet scan (`batch_frame`).
+What keeps it exact is a checkpoint of its own kind, below the folder that is given:
 
 | file | content |
 |---|---|

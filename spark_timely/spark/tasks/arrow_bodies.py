@@ -1,6 +1,7 @@
 """Evaluation of a continual task's body that is a function of Arrow tables: each step is one task of Spark.
 
-The task reads the step's files itself, sums the updates of collections, calls the function, and writes the files of the
+`continual` evaluates a body here that was given as an `ArrowBody`; SQL and functions of DataFrames are in `bodies`. The
+task reads the step's files itself, sums the updates of collections, calls the function, and writes the files of the
 output's log. No SQL is planned and no view is made, so that a small step costs little more than an empty job.
 
 Invariants

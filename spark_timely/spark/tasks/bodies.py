@@ -1,12 +1,17 @@
 """Evaluation of a continual task's body with Spark: SQL, or a function of DataFrames, over views of its logs.
 
+The engine of continual tasks (`spark_timely.continual.engine`) decides on a step; `SparkBodies` evaluates the body at
+the step's times, for `continual` and for the tasks of compute instances. Functions of Arrow tables are in
+`arrow_bodies`; how a text of SQL is parsed and bound to views is in `spark_timely.continual.body`.
+
 Invariants
 ----------
 1. The views of a step have names that are never used twice, and are dropped when the step has its files: Spark Connect
    analyses late, and a view that was replaced would give other rows.
 2. What a later statement sees of an earlier one is computed once.
 3. Rows stay on executors: `mapInArrow` writes the files of the output's log and gives names and statistics.
-4. What a body gives at many times together has the time of each row with it, and is at each what it gives there alone.
+4. What a body gives at many times together has the time of each row with it. At each time it is what the body gives
+   there alone.
 5. The session's settings are those that the task recorded while its body is analysed and runs, and then what they were.
 """
 

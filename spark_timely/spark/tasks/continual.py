@@ -1,7 +1,8 @@
 """`ContinualTask`: a continual task as users define, start, watch and drop it.
 
-A task is a dataflow with one output that a body makes: it is started, stopped and watched as one, and shares a query
-with others.
+It is `spark_timely.ContinualTask`; compute instances make theirs of it too. A task runs a *body*, SQL or a function, at
+each time at which its inputs change. It is a dataflow with one output that the body makes: it is started, stopped and
+watched as one, and shares a query with others. Steps are decided in `spark_timely.continual`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`upsert`: a log of changes applied to a table, as a dataflow with one operator and one output.
 
-It is no body that runs once per time: the operator works on a table of what it kept, many times in one job, and reads
-of that what belongs to keys that change.
+Users call `ContinualTask.upsert`. It is no body that runs once per time, as other continual tasks have: the operator
+works on a table of what it kept, many times in one job, and reads of that what belongs to keys that change.
 """
 
 from __future__ import annotations
