@@ -30,9 +30,13 @@ class ConnectServer:
     ----------
     folder : Path
         For what it writes.
+    started : bool
+        Whether its Python processes are started as a user's; else they are forked: see `tests.forking`.
+    settings : str
+        Options of Spark that it has besides.
     """
 
-    def __init__(self, folder: Path, **settings: str) -> None:
+    def __init__(self, folder: Path, *, started: bool = True, **settings: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._output = folder / "server.txt"
         packages = configure_spark_with_delta_pip(SparkSession.builder)._options["spark.jars.packages"]
@@ -49,7 +53,7 @@ class ConnectServer:
         }
         arguments = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
         path = os.pathsep.join(filter(None, [own["spark.executorEnv.PYTHONPATH"], os.environ.get("PYTHONPATH")]))
-        variables = {**os.environ, **STARTED, "SPARK_HOME": str(HOME), "PYTHONPATH": path}
+        variables = {**os.environ, **(STARTED if started else {}), "SPARK_HOME": str(HOME), "PYTHONPATH": path}
         with self._output.open("w") as out:
             self._process = subprocess.Popen(
                 [str(HOME / "bin" / "spark-submit"), "--class", MAIN, "--master", "local[2]", *arguments,

@@ -27,7 +27,8 @@ JOB = re.compile(r"timely-(copy-[0-9a-f]{32}|mirror-[0-9a-f]{12})")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
     # Tasks that come in several turns, so that some have ended when the client is killed.
     settings = {"spark.sql.shuffle.partitions": "8", "spark.sql.adaptive.coalescePartitions.enabled": "false"}
-    with ConnectServer(tmp_path_factory.mktemp("server"), **settings) as server:
+    # What is killed here is Python that Spark has not started.
+    with ConnectServer(tmp_path_factory.mktemp("server"), started=False, **settings) as server:
         yield server
 
 

@@ -158,6 +158,13 @@ class Handle:
             raise Silent(f"version={world.newest} by {sorted(world.culprits())}, found {found}\n{log}")
         if self.judge.version != world.newest:
             raise Silent(f"version={world.newest}, judged {self.judge.version}")
+        back = {entry.restore_to for entry in found} - {None}
+        before = world.versions[: world.newest]
+        if any(before[version].harmful for version in back if version is not None):
+            raise Silent(f"version={world.newest}, back to {back}\n{log}")
+        newest = {version for version, at in enumerate(before) if not at.harmful}
+        if found and self.judge._remembered > world.newest and back != {max(newest)}:
+            raise Silent(f"version={world.newest}, back to {back}, not to {max(newest)}\n{log}")
         return not found
 
 

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import ceil_to, plus
-from spark_timely.dataflow.engine import steps, tasks
+from spark_timely.dataflow.engine import steps, task_runner
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.operators import collections
 from spark_timely.dataflow.stream import Scope, Stream
@@ -345,8 +345,8 @@ def as_they_came(patch: pytest.MonkeyPatch) -> None:
 
 def counted_once(patch: pytest.MonkeyPatch) -> None:
     """Results are written without their numbers."""
-    found = tasks.message_table
-    patch.setattr(tasks, "message_table", lambda *given: found(*given[:5]))
+    found = task_runner.message_table
+    patch.setattr(task_runner, "message_table", lambda *given: found(*given[:5]))
 
 
 def zero_kept(patch: pytest.MonkeyPatch) -> None:

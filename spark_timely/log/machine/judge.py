@@ -514,19 +514,40 @@ class Judge:
         progress, since or retainers, or rows of a stream that may be forgotten; or after a RESTORE to a version that
         this judge does not remember.
         """
+        apart: bool | None = None
         while self._waiting:
+            if self._dirty and not self._waiting[0].entry.ours:
+                apart = self._is_open_in_the_end(evidence) if apart is None else apart
+                if apart:
+                    self._weigh_if_changed(evidence)
             self._judge(self._waiting[0], evidence)
             self._waiting.pop(0)
-        if self._dirty:
-            self._weigh(evidence)
-            self._dirty = False
-            self._remember()
+        self._weigh_if_changed(evidence)
         if not self._open and not self._n_masked:
             self.clear = self.version
         said, self._housekeeping = tuple(self._housekeeping), []
         if not self._open:
             return Judgement((), said)
         return Judgement(self._open, said, self._state(), self._commits(), self._put_back())
+
+    def _is_open_in_the_end(self, evidence: Evidence) -> bool:
+        """Return whether anything is open when all is taken in, asked between two entries that may have changed rows.
+
+        Then each of them is weighed: some may have done no harm, and neither the version to go back to nor the token
+        may depend on which entries a look takes in together. As long as nothing is open, only what is left counts.
+        """
+        trial = self.copied()
+        trial.strange = None
+        for step in trial._waiting:
+            trial._judge(step, evidence)
+        trial._weigh_if_changed(evidence)
+        return bool(trial._open)
+
+    def _weigh_if_changed(self, evidence: Evidence) -> None:
+        if self._dirty:
+            self._weigh(evidence)
+            self._dirty = False
+            self._remember()
 
     def _commits(self) -> tuple[tuple[str, str, int, int], ...]:
         """Return what statistics say of the messages that differ: the streams and numbers between which they are."""
@@ -914,8 +935,8 @@ class Judge:
             columns |= {f"hash {i}": hashes[:, i] for i in range(hashes.shape[1])}
             own = [name for name in ("_stream", "_seq", "_diff") if name in table.schema.names]
             parts.append(pa.table({**{name: table[name] for name in own}, **columns}))
-        if not parts:
-            return pa.table({"n": pa.array([], pa.int64())})
+        if not any(part.num_rows for part in parts):
+            return pa.table({"n": pa.array([], pa.int64())})  # without files, or without rows: there is no more to tell
         names = parts[0].schema.names
         found = pa.concat_tables(parts).group_by(names).aggregate([([], "count_all")])
         return found.sort_by([(name, "ascending") for name in found.schema.names]).combine_chunks()
