@@ -2,7 +2,7 @@
 
 The note of each stream's newest commit counts the messages that the stream has brought; the ledger, how many are gone
 since. So where the entries of the table's log are cleaned up, the messages that are there can be compared with those
-that should be: `machine.judge` does, whose `Ledger` is the rows as a value. `forgetting`, `acceptance` and `streams`
+that should be: `machine.judge` does, by `machine.ledger`, the rows as a value. `forgetting`, `acceptance` and `streams`
 write rows. They have the columns of progress; they are read together, whatever files they are in. (An instance has a
 ledger of its own, of folders: `spark_timely.compute.ledger`.)
 
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from spark_timely.log.files.parquet import write_progress_file
 from spark_timely.log.files.parquet_reader import open_parquet, read_progress
-from spark_timely.log.machine.judge import FORGOTTEN, GONE, JOINED, Ledger
+from spark_timely.log.machine.ledger import FORGOTTEN, GONE, JOINED, Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

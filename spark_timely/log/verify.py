@@ -41,7 +41,7 @@ from spark_timely.log.files.format import in_schema
 from spark_timely.log.files.parquet_reader import BROKEN, corrupt, open_parquet
 from spark_timely.log.foreign import describe_change
 from spark_timely.log.ledger import ledger_tables
-from spark_timely.log.machine.judge import accepted_rows
+from spark_timely.log.machine.ledger import accepted_rows
 from spark_timely.log.machine.since import as_of_since, is_later, needed_from
 from spark_timely.log.machine.state import OPEN_STREAM, StreamState, states_by_seq, stream_codes
 from spark_timely.protocol.event import StreamEvents

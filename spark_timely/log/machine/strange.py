@@ -35,10 +35,10 @@ from spark_timely.log.files.format import has_our_name
 from spark_timely.log.files.index import FileIndex, joined
 from spark_timely.log.machine.judge import (
     ForeignChange,
-    Ledger,
     newest_since,
     wanted_messages,
 )
+from spark_timely.log.machine.ledger import Ledger
 from spark_timely.threads import ahead
 
 if TYPE_CHECKING:
