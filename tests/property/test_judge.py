@@ -321,14 +321,14 @@ MUTANTS = [
         1,
     ),
     Mutant("maintenance of what differs settles it", "if kept and not move.out & difference.extra:", "if kept:", 35),
-    Mutant("statistics that come again are a new file", "if before == key:", "if False:", 12),
+    Mutant("statistics that come again are a new file", "if before == key:", "if False:", 16),
     Mutant("masked rows count", "return rows if rows < 0 else rows - known.masked", "return rows", 53),
     Mutant("a vector is no other file", 'return f"{path}{_MASKED_BY}{vector}" if vector else path', "return path", 7),
     Mutant(
         "unknown numbers are none",
         "            if rows < 0:\n                table = evidence",
         "            if False:\n                table = evidence",
-        26,
+        88,
     ),
     Mutant("RESTORE is any other change", 'elif entry.operation == "RESTORE":', "elif False:", 0),
     Mutant(
