@@ -46,15 +46,16 @@ from spark_timely.spark.dataflows.tasks import SparkTasks, catalog_of
 from spark_timely.spark.instance.instance import ComputeInstance
 from tests.faults.harness import alive, descendants, wait_until
 
-N = 300_000
+N_COPIED, N_OTHERS = 300_000, 100_000
+"""How many rows are copied, and how many come to each other place: a task is at work for some time after its first."""
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 UPPER = 2
 Act = Callable[[SparkSession, Path, Path], object]
 
 
-def append(log: Any, time_: int, updates: list[tuple[int, int, int, int]], upper: int) -> None:
-    """Append ranges of rows (first, step, v, diff) at a time."""
-    parts = [(np.arange(first, N, step), v, diff) for first, step, v, diff in updates]
+def append(log: Any, n: int, time_: int, updates: list[tuple[int, int, int, int]], upper: int) -> None:
+    """Append ranges of n rows (first, step, v, diff) at a time."""
+    parts = [(np.arange(first, n, step), v, diff) for first, step, v, diff in updates]
     columns = {
         "_time": np.full(sum(len(k) for k, *_ in parts), time_),
         "_diff": np.concatenate([np.full(len(k), diff) for k, _, diff in parts]),
@@ -64,14 +65,14 @@ def append(log: Any, time_: int, updates: list[tuple[int, int, int, int]], upper
     log.writer(owner="tests").append(pa.table(columns), advance_to=upper)
 
 
-def inputs(path: Path) -> None:
+def inputs(path: Path, n: int) -> None:
     """Make a log of all keys with v=0, of which each second one gets v=1 at time 1."""
     log = st.create_log(path, SCHEMA, minimum=(0,), kind="collection")
-    append(log, 0, [(0, 1, 0, 1)], 1)
+    append(log, n, 0, [(0, 1, 0, 1)], 1)
 
 
-def move(path: Path) -> None:
-    append(st.open_log(path), 1, [(0, 2, 0, -1), (0, 2, 1, 1)], UPPER)
+def move(path: Path, n: int) -> None:
+    append(st.open_log(path), n, 1, [(0, 2, 0, -1), (0, 2, 1, 1)], UPPER)
 
 
 # What is done -----------------------------------------------------------------------------------------
@@ -116,7 +117,8 @@ ACTS: dict[str, Act] = {
     "parquet": copied("parquet"), "csv": copied("csv"), "capture": captured, "created": mirrored, "merged": mirrored,
     "arrow": flowed, "task": tasked,
 }  # fmt: skip
-DELETED = {"parquet", "csv", "created", "merged"}
+COPIES = {"parquet", "csv"}
+DELETED = {*COPIES, "created", "merged"}
 """Of which the folder is deleted before it is tried again: what a log's attempt has left is let be."""
 
 
@@ -170,7 +172,7 @@ def session(url: str | None, folder: Path) -> SparkSession:
         st.register(spark)
         return spark
     settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.local.dir": str(folder / "l")}
-    return st.session("late", master="local[2]", delta=True, **settings)
+    return st.session("late", master="local[2]", **settings)
 
 
 def running(web: str) -> bool:
@@ -199,20 +201,21 @@ class Judge:
         self.clients.set_forkserver_preload(["__main__"])
         self.spark = session(spec["url"], self.folder)
         self.rng = random.Random(spec["seed"])
-        half = (N + 1) // 2
-        wanted = {"created": (N, 0), "capture": (N + 2 * half, half)}  # a capture takes retractions as rows
-        wanted["task"] = N + half, half  # a task takes what is inserted
-        self.wanted = wanted.get(self.place, (N, half))
+        self.n = n = N_COPIED if self.place in COPIES else N_OTHERS
+        half = (n + 1) // 2
+        wanted = {"created": (n, 0), "capture": (n + 2 * half, half)}  # a capture takes retractions as rows
+        wanted["task"] = n + half, half  # a task takes what is inserted
+        self.wanted = wanted.get(self.place, (n, half))
 
     def kill_one(self, number: int) -> dict[str, Any]:
         log, target = self.log, self.folder / f"out-{number}"
         if self.place == "merged" or not log.exists():  # what was merged is not merged again
             shutil.rmtree(log, ignore_errors=True)
-            inputs(log)
+            inputs(log, self.n)
             if self.place == "merged":
                 mirrored(self.spark, log, target)
             if self.place != "created":
-                move(log)
+                move(log, self.n)
         before = rows_files(target)
         killed = self.clients.Process(target=client, args=(self.place, self.spec["url"], self.folder, log, target))
         killed.start()
