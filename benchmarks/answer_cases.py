@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 import spark_timely as st
-from spark_timely.answers.kept import forget_files
+from spark_timely.answers.file_cache import forget_files
 from spark_timely.answers.peek import PeekExplanation, peek
-from spark_timely.dataflow.engine.arranged import Arrangements, Indexing
+from spark_timely.dataflow.engine.arrangements import Arrangements, Indexing
 from spark_timely.dataflow.remembered import Look
 from spark_timely.dataflow.views import Replay
 from spark_timely.spark.dataflows.tasks import catalog_of, run_one

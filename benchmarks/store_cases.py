@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_timely.log.background import finish_upkeep
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store.cloud import open_storage
+from spark_timely.log.upkeep import finish_upkeep
 from tests.stores.proxy import ProxyProcess
 from tests.stores.servers import STORES, MissingError, Server
 

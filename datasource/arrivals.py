@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_timely.datasource.partitions import FilePiece, Split, changes_between, progress_table, to_bytes
 from spark_timely.datasource.reader import sorted_schema
 from spark_timely.datasource.recent import RecentProgress
+from spark_timely.datasource.splits import FilePiece, Split, changes_between, progress_table, to_bytes
 from spark_timely.errors import DataLossError
 from spark_timely.log.machine.history import History
 from spark_timely.log.machine.lost_commits import accepted_commit, made_last
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spark_timely.datasource.catalog import Catalog
-    from spark_timely.datasource.partitions import ReplayLayout
+    from spark_timely.datasource.splits import ReplayLayout
     from spark_timely.log import Log
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.lost_commits import Commits

@@ -1,8 +1,8 @@
 """The reader of dead letters (``content=dead``), as a batch or as a stream in the order of commits.
 
 A dead letter is a row that a capture put aside since it came too late, was too far ahead, or had no usable time. The
-readers of `stream` use both classes: `Letters` plans what a batch or a micro-batch has, in the planner process, and a
-`LetterSplit` reads a file's letters in a task. Messages have a planner of their own (`planner`).
+readers of `spark_readers` use both classes: `Letters` plans what a batch or a micro-batch has, in the planner process,
+and a `LetterSplit` reads a file's letters in a task. Messages have a planner of their own (`planner`).
 
 Invariants
 ----------

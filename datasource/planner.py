@@ -1,7 +1,7 @@
 """The planner of replays: chooses the offsets and splits of each micro-batch from a log and the options.
 
 The planner runs on the driver, one per query and run, and keeps what it has learnt of the log between
-micro-batches. It knows nothing of Spark: the readers of `stream` put it behind Spark's interfaces, and
+micro-batches. It knows nothing of Spark: the readers of `spark_readers` put it behind Spark's interfaces, and
 `spark_timely.spark.replay` asks it without them. What is ordered by commits instead of times it leaves to `arrivals`.
 
 Invariants
@@ -27,8 +27,8 @@ import numpy as np
 from spark_timely.datasource.arrivals import Arrivals
 from spark_timely.datasource.bounds import aligned, alignment_of, continue_with, first_offset, ignored_start
 from spark_timely.datasource.catalog import Catalog
-from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split, frontier_changes, make_layout
 from spark_timely.datasource.recent import CommitBound
+from spark_timely.datasource.splits import FilePiece, ReplayLayout, Split, frontier_changes, make_layout
 from spark_timely.errors import DataLossError, NotBeyondError
 from spark_timely.log.acceptance import describe_others
 from spark_timely.log.cut import Cut

@@ -1,8 +1,8 @@
 """The reader of a split, in an executor: Parquet files of the log in, Arrow record batches out.
 
-The readers of `stream` run it in their tasks, and so do tasks of dataflows and continual tasks. No Spark here and no
-state: what is read depends on the split and the layout alone, and reading a split again gives the same rows. With
-``content=splits`` a user's own function in ``mapInArrow`` calls `read_splits`.
+The readers of `spark_readers` run it in their tasks, and so do tasks of dataflows and continual tasks. No Spark here
+and no state: what is read depends on the split and the layout alone, and reading a split again gives the same rows.
+With ``content=splits`` a user's own function in ``mapInArrow`` calls `read_splits`.
 
 Several engines write a log's files: this library, Spark, the OPTIMIZE of delta-spark (INT96 timestamps without zone)
 and of delta-rs (large or view types). The values are the same, the Arrow types are not: `conform_array` gives columns
@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_timely.datasource.partitions import ReplayLayout, Split, split_from
+from spark_timely.datasource.splits import ReplayLayout, Split, split_from
 from spark_timely.errors import DataLossError, InvalidUsageError, SchemaMismatchError
 from spark_timely.log.files.footer import Footer
 from spark_timely.log.files.parquet_reader import expect_columns

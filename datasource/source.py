@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_timely.conf.options import SourceOptions
-    from spark_timely.datasource.partitions import ReplayLayout
+    from spark_timely.datasource.splits import ReplayLayout
 
 
 @short_errors
@@ -74,7 +74,7 @@ class TimelyDataSource(Shipped, DataSource):
             return spark_schema(CLOCK_SCHEMA)
         if options.content == "dead":
             return spark_schema(self._letter_schema(options))
-        from spark_timely.datasource.partitions import LAYOUT_KEY, SPLIT_SCHEMA
+        from spark_timely.datasource.splits import LAYOUT_KEY, SPLIT_SCHEMA
 
         layout = self._log_layout(options)
         schema = spark_schema(SPLIT_SCHEMA if layout.content == "splits" else layout.schema)
@@ -90,7 +90,7 @@ class TimelyDataSource(Shipped, DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch read."""
-        from spark_timely.datasource.stream import LetterBatchReader, TimelyBatchReader
+        from spark_timely.datasource.spark_readers import LetterBatchReader, TimelyBatchReader
 
         settle_planner()
         options = self._source_options(schema)
@@ -107,7 +107,7 @@ class TimelyDataSource(Shipped, DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a streaming read."""
-        from spark_timely.datasource.stream import (
+        from spark_timely.datasource.spark_readers import (
             ClockStreamReader,
             EarlierClockReader,
             EarlierLetterReader,
@@ -182,7 +182,7 @@ class TimelyDataSource(Shipped, DataSource):
         return self._layout
 
     def _read_layout(self, options: SourceOptions, schema: StructType) -> ReplayLayout:
-        from spark_timely.datasource.partitions import SPLIT_SCHEMA, restrict_layout
+        from spark_timely.datasource.splits import SPLIT_SCHEMA, restrict_layout
 
         layout = self._log_layout(options)
         wanted = arrow_schema(schema)

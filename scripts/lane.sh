@@ -85,7 +85,7 @@ case "$lane" in
             install_into "$venv" --no-deps "pyspark-client==${expected%% *}.*"
             found="$("$venv/bin/python" -c 'import pyspark
 from spark_timely.spark.base import compat
-import spark_timely.datasource.stream, spark_timely.sink.writer
+import spark_timely.datasource.spark_readers, spark_timely.sink.writer
 print(pyspark.__version__[:3], compat.ADMISSION_CONTROL, compat.ARROW_SINK)')"
             [ "$found" = "$expected" ] || fail "found features '$found', not '$expected'" "see spark_timely/spark/base/compat.py"
             # Without the tests of what admission control alone can do.

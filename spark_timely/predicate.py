@@ -1,6 +1,6 @@
 """SQL conditions evaluated on Arrow tables, with the meaning of Spark's ``where``.
 
-`parse_predicate` reads the ``where`` of a replay (`datasource.partitions`), of a peek (`answers.peek`) and of other
+`parse_predicate` reads the ``where`` of a replay (`datasource.splits`), of a peek (`answers.peek`) and of other
 copies of rows, and gives a `Predicate` that chooses rows. The readers of whole statements (`answers.statements`,
 `compute.sql`) ask `is_condition` whether a condition in one is such a predicate.
 

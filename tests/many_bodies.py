@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from spark_timely.continual.body import SqlBody, at_time
-from spark_timely.continual.many import ManyStatement, many_times
+from spark_timely.continual.many_times import ManyStatement, many_times
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -33,8 +33,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_timely.answers.batches import Interval, Progress
-from spark_timely.answers.named import Holder, Positions
 from spark_timely.answers.plan import row_sizes
+from spark_timely.answers.retainers import Holder, Positions
 from spark_timely.errors import (
     DataLossError,
     InvalidUsageError,

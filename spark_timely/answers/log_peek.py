@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.answers.kept import Pieces
+from spark_timely.answers.file_cache import Pieces
 from spark_timely.answers.plan import counted, counting, judged
 from spark_timely.log.files.parquet_reader import side_by_side
 from spark_timely.time.antichain import Antichain
@@ -29,7 +29,7 @@ from spark_timely.trace.updates import Updates
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from spark_timely.answers.kept import KeptFiles
+    from spark_timely.answers.file_cache import KeptFiles
     from spark_timely.answers.plan import PeekPlan
     from spark_timely.log.files.footer import Footer
     from spark_timely.log.files.index import FileIndex

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
 
-from spark_timely.answers.kept import kept_files
+from spark_timely.answers.file_cache import kept_files
 from spark_timely.answers.keys import keys_of
 from spark_timely.answers.log_peek import Scan, may_hold, parts_of, plan_scan, scan
 from spark_timely.answers.plan import PeekPlan, Thinning, counted, finish, judged, order_of
@@ -42,7 +42,7 @@ from spark_timely.errors import (
     WaitTimeoutError,
     shown,
 )
-from spark_timely.log.arranged import Arranged
+from spark_timely.log.arrangements import Arranged
 from spark_timely.log.log import Log, MemoryLog, keep_log
 from spark_timely.log.machine.since import may_read, needed_by_contents
 from spark_timely.log.store.storage import checked_options
@@ -57,7 +57,7 @@ from spark_timely.trace.updates import Updates
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_timely.answers.kept import KeptFiles
+    from spark_timely.answers.file_cache import KeptFiles
     from spark_timely.answers.keys import KeyColumns, KeysLike
     from spark_timely.answers.plan import OrderLike
     from spark_timely.time.domain import TimeDomain, TimeLike

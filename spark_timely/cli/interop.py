@@ -31,10 +31,9 @@ from spark_timely.errors import (
     TimelyError,
     shown,
 )
-from spark_timely.interop.cdcv2.collections import CdcImport, export_collection
+from spark_timely.interop.cdcv2.conversion import CdcImport, export_collection
 from spark_timely.interop.cdcv2.reader import read_message
 from spark_timely.interop.cdcv2.statements import Statement
-from spark_timely.interop.choosing import Selection
 from spark_timely.interop.chunk import VERSIONS
 from spark_timely.interop.exporting import Exported, chosen_types, default_types, export_log
 from spark_timely.interop.importing import (
@@ -48,6 +47,7 @@ from spark_timely.interop.jsonl import JsonLines, Line, Lines
 from spark_timely.interop.reader import GrowingFile, Source
 from spark_timely.interop.rust import rust_types
 from spark_timely.interop.schema import type_text
+from spark_timely.interop.selection import Selection
 from spark_timely.interop.sockets import Address, Producers, import_socket, is_address
 from spark_timely.log import Log
 from spark_timely.log.files.format import LogKind

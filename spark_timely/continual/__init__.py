@@ -6,8 +6,8 @@ logs that the body only looks things up in are its *references*. Tasks run as st
 
 `sink` decides what is written when, and is pure. `engine` looks at the logs, decides by the sink, and commits; `plan`
 is what it hands to `spark_timely.spark.tasks.bodies`, which evaluates the body. `body` reads the SQL of a body, with
-`names`. Where a task is far behind, `many` rewrites the SQL so that one query answers many times; `grammar` says what
-can be rewritten, and `skeleton` compares what it found with sqlglot.
+`names`. Where a task is far behind, `many_times` rewrites the SQL so that one query answers many times; `grammar` says
+what can be rewritten, and `skeleton` compares what it found with sqlglot.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The SQL text of a continual task: its inputs and outputs, and the query that runs at each time.
 
 Streaming tasks (`spark_timely.spark.tasks`) and compute instances read bodies by it, and ``spark_timely.sql`` reads its
-one query by `read_query`. How a body is made to run at many times at once is in `spark_timely.continual.many`.
+one query by `read_query`. How a body is made to run at many times at once is in `spark_timely.continual.many_times`.
 
 A body is one or several statements in Spark's SQL, with ``;`` between them. ``SELECT …`` inserts its rows into the
 task's output, ``INSERT INTO output …`` says so in full, ``DELETE FROM output …`` takes rows away. Tables are the

@@ -1,7 +1,7 @@
 """The grammar of the subset of Spark's SQL that a task's body may use when it runs at many times in one query.
 
-`spark_timely.continual.many` reads bodies by it before it rewrites them; `skeleton` checks what was read. A body with
-other SQL runs all the same, one time per query: `spark_timely.continual.body` takes any SQL of Spark that is safe.
+`spark_timely.continual.many_times` reads bodies by it before it rewrites them; `skeleton` checks what was read. A body
+with other SQL runs all the same, one time per query: `spark_timely.continual.body` takes any SQL of Spark that is safe.
 
 Invariants
 ----------

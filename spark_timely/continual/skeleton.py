@@ -1,7 +1,7 @@
 """The skeleton of a query: its parts, found by this project's parser and by sqlglot apart, and compared.
 
 A skeleton is a tree of plain values: the joins, groups, windows and subqueries of a query, without its expressions.
-`spark_timely.continual.many` has it compared before it uses what `grammar` found in a body.
+`spark_timely.continual.many_times` has it compared before it uses what `grammar` found in a body.
 
 Invariants
 ----------

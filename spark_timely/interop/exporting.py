@@ -36,11 +36,11 @@ import pyarrow.compute as pc
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError, shown
 from spark_timely.interop.buffers import Offsets
-from spark_timely.interop.choosing import Selection
 from spark_timely.interop.chunk import VERSIONS, CaptureChunk, TimelyVersion
 from spark_timely.interop.importing import CaptureTypes, import_owner
 from spark_timely.interop.jsonl import chunk_lines
 from spark_timely.interop.schema import columns_of, parse_type, type_text
+from spark_timely.interop.selection import Selection
 from spark_timely.interop.stamps import STAMP, are_updates, stamp_keys, stamps_of
 from spark_timely.interop.time_layout import TimeLayout, time_text_of
 from spark_timely.interop.writer import CaptureEncoder
@@ -160,7 +160,7 @@ def export_log(
     columns : sequence of str, optional
         Only these, in this order.
     casts : mapping of str to str, optional
-        By the name of a column the type that it becomes; see `spark_timely.interop.choosing`.
+        By the name of a column the type that it becomes; see `spark_timely.interop.selection`.
     timely : str, optional
         Version of timely that is to read them, ``0.31`` or ``0.32``; that of the types or of the log's imports unless
         given, and 0.31 where they say none. Stamps that the log has kept go back to where they were.

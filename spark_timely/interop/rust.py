@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from spark_timely.errors import InvalidUsageError, shown
-from spark_timely.interop.choosing import Selection
 from spark_timely.interop.exporting import chosen_types
 from spark_timely.interop.importing import CaptureTypes
 from spark_timely.interop.schema import (
@@ -28,6 +27,7 @@ from spark_timely.interop.schema import (
     Vec,
     type_text,
 )
+from spark_timely.interop.selection import Selection
 from spark_timely.log import Log
 
 TIMELY: Final[Mapping[str, str]] = {"0.31": "0.31.0", "0.32": "0.32.0"}

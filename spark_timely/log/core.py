@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from spark_timely.conf.kinds import check_text, clock_us, length_of
 from spark_timely.errors import ForeignChangeError, InvalidUsageError, StorageError, TimelyError, described, shown
-from spark_timely.log.background import run_aside
 from spark_timely.log.compaction import merge_progress_files, merge_small_files
 from spark_timely.log.files.parquet import files_of_job
 from spark_timely.log.files.parquet_reader import side_by_side
@@ -41,6 +40,7 @@ from spark_timely.log.retention import (
 )
 from spark_timely.log.store.urls import identity
 from spark_timely.log.streams import StreamStates, append, discard, open_stream
+from spark_timely.log.upkeep import run_aside
 from spark_timely.log.vacuum import Sweep
 from spark_timely.masking import masked_logger
 

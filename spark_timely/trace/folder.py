@@ -1,7 +1,8 @@
 """The folder of an index: its numbered spines, of which the newest counts, and the files of its runs.
 
 A spine is the list of an index's runs at one state (`spine`); this module alone reads and writes it as a file.
-`dataflow.engine.arranged` writes and cleans up by it; `log.arranged` and `arrangement` ask for the newest spine.
+`dataflow.engine.arrangements` writes and cleans up by it; `log.arrangements` and `arrangement` ask for the newest
+spine.
 
 A spine is written only where none of its number is: of two that follow the same one, one is written. A damaged spine is
 skipped: the one before it counts, and the next one that is written gets a number after all that are there.

@@ -1,6 +1,6 @@
 """The spine of an arrangement: its list of runs, its `since` and its `upper`, as a value.
 
-`dataflow.engine.arranged` makes each next one, with runs added (`extended`) or some merged (`merged`); `due_merge`
+`dataflow.engine.arrangements` makes each next one, with runs added (`extended`) or some merged (`merged`); `due_merge`
 chooses which. `folder` reads and writes it as JSON, `arrangement` opens its runs.
 
 Runs are a bag: what a key holds is the sum of what all runs have of it. So a run may be added while others are merged.

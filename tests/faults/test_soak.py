@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 
 import spark_timely as st
 from spark_timely.datasource.source import TimelyDataSource
-from spark_timely.datasource.stream import TimelyStreamReader
+from spark_timely.datasource.spark_readers import TimelyStreamReader
 from spark_timely.log.store import checkpoints as delta_upkeep
 from spark_timely.spark.base.schema import arrow_schema
 from spark_timely.testing.driver import StreamDriver

@@ -20,7 +20,7 @@ from spark_timely.answers.subscribe import subscribe
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.dataflow.aggregates import avg_of, count, max_of, min_of, sum_of
 from spark_timely.dataflow.delays import plus, windows
-from spark_timely.dataflow.engine.arranged import Indexing
+from spark_timely.dataflow.engine.arrangements import Indexing
 from spark_timely.dataflow.engine.outputs import check_plans
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.logs import existing_logs

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_timely.answers import named
+from spark_timely.answers import retainers
 from spark_timely.compute.command_log import CommandLog
 from spark_timely.compute.drive import runners, subscribes
 from spark_timely.compute.drive.handle import Handle
@@ -203,7 +203,7 @@ def _places(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(core, "retain", refused(core.retain))
     monkeypatch.setattr(core, "retain_several", refused(own))
-    monkeypatch.setattr(named, "_LEAST_S", 0.0)
+    monkeypatch.setattr(retainers, "_LEAST_S", 0.0)
     yield
     RACE.clear()
 

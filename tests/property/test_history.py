@@ -27,8 +27,8 @@ from deltalake import DeltaTable
 
 from spark_timely.dataflow import remembered
 from spark_timely.dataflow.aggregates import avg_of, count, max_of, min_of, sum_of
-from spark_timely.dataflow.engine import arranged, lookups, shuffle, task_runner
-from spark_timely.dataflow.engine.arranged import Indexing
+from spark_timely.dataflow.engine import arrangements, lookups, shuffle, task_runner
+from spark_timely.dataflow.engine.arrangements import Indexing
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.exact_sum import BITS, digits_of
 from spark_timely.dataflow.history import best, totals
@@ -36,7 +36,7 @@ from spark_timely.dataflow.history.base import Changes, Held
 from spark_timely.dataflow.history.exact import sums_as_bytes
 from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.errors import DataLossError, OperatorError, StorageError, TimelyError
-from spark_timely.log import arranged as log_arranged
+from spark_timely.log import arrangements as log_arranged
 from spark_timely.log.log import Log, create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflows.tasks import RoomError, catalog_of, reader_of
@@ -797,7 +797,7 @@ def test_who_may_not_write_an_index_reads_the_log(
     def refused(*_: object, **__: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(arranged.Arrangements, "_extend", refused)
+    monkeypatch.setattr(arrangements.Arrangements, "_extend", refused)
     rates = create_log(tmp_path / "rates", RATES, minimum=(0,), kind="collection")
     rows = pa.table({"_time": [1], "_diff": pa.array([1], pa.int64()), "k": ["a"], "rate": [1]})
     rates.writer(owner="me").append(rows, advance_to=9)

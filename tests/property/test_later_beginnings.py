@@ -20,7 +20,7 @@ import pytest
 
 from spark_timely.dataflow.aggregates import count, min_of, sum_of
 from spark_timely.dataflow.delays import ceil_to, plus, windows
-from spark_timely.dataflow.engine.arranged import Indexing
+from spark_timely.dataflow.engine.arrangements import Indexing
 from spark_timely.dataflow.engine.inputs import check_whole
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope, Stream

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from spark_timely.answers import keys, log_peek
 from spark_timely.answers import peek as peeks
 from spark_timely.answers import plan as plans
-from spark_timely.answers.kept import KeptFiles
+from spark_timely.answers.file_cache import KeptFiles
 from spark_timely.answers.peek import PeekExplanation, peek
-from spark_timely.dataflow.engine.arranged import Arrangements, Indexing
+from spark_timely.dataflow.engine.arrangements import Arrangements, Indexing
 from spark_timely.dataflow.remembered import Look
 from spark_timely.dataflow.views import Replay
 from spark_timely.errors import TimelyError

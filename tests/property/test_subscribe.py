@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_timely.answers import batches, envelopes, follow, named, subscribe
+from spark_timely.answers import batches, envelopes, follow, retainers, subscribe
 from spark_timely.answers.batches import Batch, Interval, course_of
 from spark_timely.answers.subscribe import Subscription
 from spark_timely.errors import SinceViolationError, TimelyError
@@ -423,7 +423,7 @@ def resumes_at_the_progress(patch: Patch) -> None:
 
 
 def retains_nothing(patch: Patch) -> None:
-    patch.setattr(named.Positions, "cover", lambda *_: None)
+    patch.setattr(retainers.Positions, "cover", lambda *_: None)
 
 
 def retains_what_was_reached(patch: Patch) -> None:

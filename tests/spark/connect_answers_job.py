@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 import spark_timely
 from spark_timely.answers import peek as peeks
-from spark_timely.answers.kept import KeptFiles
+from spark_timely.answers.file_cache import KeptFiles
 from spark_timely.errors import InvalidUsageError
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.spark.answers import copy_to as copies

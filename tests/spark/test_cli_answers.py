@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import spark_timely
 from spark_timely import Log
-from spark_timely.answers.kept import KeptFiles
+from spark_timely.answers.file_cache import KeptFiles
 from spark_timely.answers.statements import PeekStatement, parse
 from spark_timely.cli import answers, main
 from spark_timely.cli.output import to_json

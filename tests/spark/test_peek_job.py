@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import spark_timely
 from spark_timely import Log
 from spark_timely.answers import peek as peeks
-from spark_timely.answers.kept import KeptFiles
+from spark_timely.answers.file_cache import KeptFiles
 from spark_timely.answers.peek import PeekExplanation, peek
 from spark_timely.errors import DataLossError, InvalidUsageError, NegativeMultiplicityError, ResultTooLargeError
 from spark_timely.spark.answers.peek_job import peek_job

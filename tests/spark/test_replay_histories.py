@@ -22,8 +22,8 @@ from hypothesis import strategies as s
 import spark_timely
 from spark_timely.canonical.row_hash import digest_of
 from spark_timely.conf.options import SourceOptions
-from spark_timely.datasource.partitions import LAYOUT_KEY, SPLIT_SCHEMA, ReplayLayout
 from spark_timely.datasource.planner import ReplayPlanner, layout_of
+from spark_timely.datasource.splits import LAYOUT_KEY, SPLIT_SCHEMA, ReplayLayout
 from spark_timely.log.log import open_log
 from spark_timely.spark import batch_frame
 from spark_timely.spark.base.schema import spark_schema

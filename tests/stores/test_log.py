@@ -13,10 +13,10 @@ import pytest
 from spark_timely.errors import DataLossError, InvalidOptionError, LogMissingError, StorageError
 from spark_timely.log import Log
 from spark_timely.log import log as logs
-from spark_timely.log.background import finish_upkeep
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store import cloud
 from spark_timely.log.store.cloud import CloudStorage
+from spark_timely.log.upkeep import finish_upkeep
 from tests.faults.harness import long_lane
 from tests.stores.conftest import IGNORANT, Place
 from tests.stores.proxy import DONE, FAULTS, Plan, Rule

@@ -12,10 +12,10 @@ import pytest
 
 from spark_timely.errors import LogDamagedError, LogMissingError, RolledBackError
 from spark_timely.log import Log
-from spark_timely.log.background import finish_upkeep
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store import cloud
 from spark_timely.log.store.storage import Storage
+from spark_timely.log.upkeep import finish_upkeep
 from spark_timely.time.antichain import Antichain
 from tests.faults.harness import long_lane
 from tests.stores.conftest import Place

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.continual.plan import Expectation, StepPlan
-from spark_timely.dataflow.engine.arranged import Indexing
+from spark_timely.dataflow.engine.arrangements import Indexing
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.engine.tasks import OutputPlan, Task, TaskResult
 from spark_timely.dataflow.stream import Scope

@@ -34,7 +34,7 @@ from spark_timely.compute.plan import Imported, Node, Plan, SqlTask, functions_o
 from spark_timely.continual.body import SqlBody, check_aliases, check_columns
 from spark_timely.continual.engine import MOST_BYTES, TaskEngine, check_roles, consumer_of
 from spark_timely.dataflow.body import Body
-from spark_timely.dataflow.engine.arranged import Arrangements, Indexing
+from spark_timely.dataflow.engine.arrangements import Arrangements, Indexing
 from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES
 from spark_timely.dataflow.engine.inputs import Inputs, note_of
 from spark_timely.dataflow.engine.outputs import Outputs, check_plans
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from spark_timely.compute.drive.state import State
     from spark_timely.compute.instance import Running
     from spark_timely.continual.plan import Evaluator
-    from spark_timely.dataflow.engine.arranged import RunTasks
+    from spark_timely.dataflow.engine.arrangements import RunTasks
     from spark_timely.log.log import Log
     from spark_timely.protocol.note import Fence
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spark_timely.compute.plan import SqlTask
     from spark_timely.continual.engine import TaskPlan
     from spark_timely.continual.plan import Evaluator
-    from spark_timely.dataflow.engine.arranged import RunTasks
+    from spark_timely.dataflow.engine.arrangements import RunTasks
     from spark_timely.dataflow.engine.cutting import Files
     from spark_timely.dataflow.engine.inputs import Retained
     from spark_timely.dataflow.logs import Sink

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spark_timely.dataflow.engine.arranged import Arrangements
+from spark_timely.dataflow.engine.arrangements import Arrangements
 from spark_timely.dataflow.engine.cutting import paths_of
 from spark_timely.dataflow.engine.outputs import newest_note, steps_of
 from spark_timely.dataflow.engine.tracking import stuck_outputs
@@ -23,7 +23,7 @@ from spark_timely.dataflow.operators.joins import AsOfJoin
 from spark_timely.dataflow.remembered import Look, looks_of, remembers
 from spark_timely.dataflow.views import Replay, View, leaves_of, ordered
 from spark_timely.errors import LogMissingError
-from spark_timely.log.arranged import folder_of
+from spark_timely.log.arrangements import folder_of
 from spark_timely.log.log import open_log
 from spark_timely.notebook import Node, bar, counted, graph, page, table
 from spark_timely.protocol.note import OutputFailure, OutputNote

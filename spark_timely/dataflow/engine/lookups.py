@@ -3,7 +3,7 @@
 Operators over all history and joins as of a time ask for the state and the inputs of the keys that they compute;
 `task_runner` and `shuffle` give them a `Lookups` for it (the protocol is `views.Before`). Rows come from an index, if
 one has what is asked, and from the log's files past its upper; else from the files alone. The task's plan says which
-index and which files there are: `arranged` put them there.
+index and which files there are: `arrangements` put them there.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_timely.dataflow.engine.arranged import Arrangements, Indexing
+from spark_timely.dataflow.engine.arrangements import Arrangements, Indexing
 from spark_timely.dataflow.engine.cutting import SHUFFLE_BYTES, Files, cut_range
 from spark_timely.dataflow.engine.inputs import (
     Beginnings,

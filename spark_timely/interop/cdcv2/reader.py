@@ -1,6 +1,6 @@
 """The reader of CDCv2 messages: parses them, and gives out updates once their times are complete.
 
-`CdcImport` (`collections`) commits what a `CdcReader` gives out. `read_message` parses a line, `message_lines` writes
+`CdcImport` (`conversion`) commits what a `CdcReader` gives out. `read_message` parses a line, `message_lines` writes
 lines for an export. The binary captures of timely have another reader (`interop.reader`).
 
 There are two kinds of messages. *Updates*: these (data, time, diff) are in the collection. *Progress*: of the times

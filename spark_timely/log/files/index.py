@@ -2,7 +2,7 @@
 
 A store keeps one `LiveFiles` up to date as it follows the table (`spark_timely.log.store.delta`), and gives out a
 `FileIndex`. The reader, upkeep and the planner of replays (`spark_timely.datasource.catalog`) choose files by it. (An
-index by key is another thing: see `spark_timely.log.arranged`.)
+index by key is another thing: see `spark_timely.log.arrangements`.)
 
 Invariants
 ----------

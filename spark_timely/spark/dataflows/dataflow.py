@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     from spark_timely.continual.body import SqlBody
     from spark_timely.continual.engine import TaskPlan
-    from spark_timely.continual.many import ManyBody
+    from spark_timely.continual.many_times import ManyBody
     from spark_timely.dataflow.views import Replay
     from spark_timely.datasource.catalog import FileView
     from spark_timely.log import Log

@@ -37,8 +37,8 @@ from spark_timely.dataflow.engine.tasks import OutputPlan, ReadRange, Share, Tas
 from spark_timely.dataflow.operators.joins import Join
 from spark_timely.dataflow.views import Names, Replay, View, calls_functions
 from spark_timely.datasource.catalog import Catalog, FileView
-from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split
 from spark_timely.datasource.reader import read_split
+from spark_timely.datasource.splits import FilePiece, ReplayLayout, Split
 from spark_timely.errors import TimelyInternalError
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.streams import discard

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from spark_timely.answers.plan import PeekPlan
     from spark_timely.compute.response import Response
-    from spark_timely.dataflow.engine.arranged import RunTasks
+    from spark_timely.dataflow.engine.arrangements import RunTasks
     from spark_timely.time.text import Duration
 
 __all__ = ["ComputeInstance"]

@@ -25,8 +25,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType
 
-from spark_timely.datasource.partitions import LAYOUT_KEY, ReplayLayout, Split, split_from
 from spark_timely.datasource.reader import missing_file, warn_of_missing_file
+from spark_timely.datasource.splits import LAYOUT_KEY, ReplayLayout, Split, split_from
 from spark_timely.errors import InvalidUsageError
 from spark_timely.log.store.cloud import open_storage
 from spark_timely.log.store.storage import checked_options

@@ -29,8 +29,8 @@ import pyarrow.compute as pc
 
 from spark_timely.continual.plan import SourcePlan, StepPlan, StepResult
 from spark_timely.dataflow.views import time_value
-from spark_timely.datasource.partitions import FilePiece, ReplayLayout, Split
 from spark_timely.datasource.reader import read_split
+from spark_timely.datasource.splits import FilePiece, ReplayLayout, Split
 from spark_timely.errors import (
     DataLossError,
     InvalidUsageError,

@@ -89,7 +89,7 @@ from spark_timely.work import is_cancelled
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from spark_timely.continual.many import ManyBody, ManyPlace
+    from spark_timely.continual.many_times import ManyBody, ManyPlace
     from spark_timely.log.machine.state import DataFile
     from spark_timely.time.antichain import IntArray
     from spark_timely.time.domain import TimeType

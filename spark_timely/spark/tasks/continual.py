@@ -40,7 +40,7 @@ from spark_timely.continual.engine import (
     held_back_by,
     source_plan,
 )
-from spark_timely.continual.many import ManyBody, many_times
+from spark_timely.continual.many_times import ManyBody, many_times
 from spark_timely.continual.names import check_names
 from spark_timely.continual.plan import (
     Deletes,

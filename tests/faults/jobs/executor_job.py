@@ -110,7 +110,7 @@ def struck_source(blows: list[dict[str, Any]]) -> type:
     """Return a data source like ours whose reader and writer take blows."""
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
-    from spark_timely.datasource.stream import TimelyStreamReader
+    from spark_timely.datasource.spark_readers import TimelyStreamReader
 
     class Writer(DataSourceStreamArrowWriter):
         def __init__(self, inner: Any) -> None:

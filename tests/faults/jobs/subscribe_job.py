@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from spark_timely.answers import named
+from spark_timely.answers import retainers
 from spark_timely.answers.subscribe import subscribe
 from spark_timely.log.core import LogCore
 
@@ -39,7 +39,7 @@ def main(path: str, store: Path, up_to: int, number: int) -> None:
 
     LogCore.retain_several = retain_several  # type: ignore[method-assign]
     # Positions are written as soon as the thread gets to it, not every ten seconds.
-    named._LEAST_S = 0.0  # type: ignore[misc]
+    retainers._LEAST_S = 0.0  # type: ignore[misc]
     stored = json.loads(store.read_text()) if store.exists() else {"rows": [], "position": None}
     begin: dict[str, Any] = {"as_of": 0} if stored["position"] is None else {"resume_from": stored["position"]}
     with subscribe(path, name="job", up_to=up_to, poll_s=0.001, **begin) as subscription:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_timely.dataflow.engine.arranged import Arrangements, Indexing
+from spark_timely.dataflow.engine.arrangements import Arrangements, Indexing
 from spark_timely.dataflow.remembered import Look
 from spark_timely.dataflow.views import Replay
 from spark_timely.log import Log
-from spark_timely.log.arranged import folder_of
+from spark_timely.log.arrangements import folder_of
 from spark_timely.spark.dataflows.tasks import catalog_of, run_one
 from spark_timely.time.antichain import Antichain
 

@@ -13,7 +13,7 @@ from spark_timely.answers import peek as peeks
 from spark_timely.answers.peek import PeekExplanation, peek
 from spark_timely.canonical.row_hash import RowHasher
 from spark_timely.errors import SinceViolationError
-from spark_timely.log import Log, arranged, create_log, open_log
+from spark_timely.log import Log, arrangements, create_log, open_log
 from tests.unit.answers.support import SCHEMA, append, index
 
 
@@ -74,7 +74,7 @@ def test_only_an_index_by_these_keys_with_these_columns_is_used(log: Log) -> Non
 
 def test_index_of_an_earlier_version_is_not_looked_into(log: Log) -> None:
     made = index(log, ["k"])
-    os.rename(made, arranged.former_folder_of(log, ["k"], log.schema.names))
+    os.rename(made, arrangements.former_folder_of(log, ["k"], log.schema.names))
     rows, way = told(open_log(log.path), keys={"k": [2]})
     assert (rows, way.way, way.why) == ([(2, "b", 2)], "log", "the log has no index by these keys")
     assert told(open_log(index(log, ["k"]).partition("/_spark_timely")[0]), keys={"k": [2]})[1].way == "index"
@@ -203,8 +203,8 @@ def test_keys_that_share_half_a_hash_are_told_apart(log: Log, monkeypatch: pytes
 def test_index_is_looked_for_again_only_when_something_changed(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     index(log, ["k"])
     told(log, keys={"k": [2]})
-    true, looks = arranged.newest_spine, []
-    monkeypatch.setattr(arranged, "newest_spine", lambda *args: (looks.append(args), true(*args))[1])
+    true, looks = arrangements.newest_spine, []
+    monkeypatch.setattr(arrangements, "newest_spine", lambda *args: (looks.append(args), true(*args))[1])
     assert told(log, keys={"k": [2]})[1].way == "index"
     assert not looks
     append(log, [(3, 1, 2, "later")], 4)

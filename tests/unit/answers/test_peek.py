@@ -15,7 +15,7 @@ import pytest
 
 from spark_timely.answers import log_peek
 from spark_timely.answers import peek as peeks
-from spark_timely.answers.kept import KeptFiles, forget_files
+from spark_timely.answers.file_cache import KeptFiles, forget_files
 from spark_timely.answers.peek import Canceled, Failed, PeekExplanation, Rows, peek, start_peek
 from spark_timely.answers.plan import PeekPlan
 from spark_timely.errors import (

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_timely.answers import follow
-from spark_timely.answers.named import Positions
+from spark_timely.answers.retainers import Positions
 from spark_timely.answers.subscribe import Subscription, subscribe
 from spark_timely.errors import (
     DataLossError,

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_timely.answers.kept import KeptFiles
+from spark_timely.answers.file_cache import KeptFiles
 from spark_timely.answers.subscribe import subscribe
 from spark_timely.cli import answers
 from spark_timely.cli.answers import _print_changes, _Signals

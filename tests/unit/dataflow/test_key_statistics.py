@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_timely.dataflow.aggregates import count
-from spark_timely.dataflow.engine.arranged import Indexing
+from spark_timely.dataflow.engine.arrangements import Indexing
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope
 from spark_timely.log.files.footer import Footer

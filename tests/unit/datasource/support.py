@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from spark_timely.conf.options import SOURCE_OPTIONS, SourceOptions, parse_options
-from spark_timely.datasource.partitions import SPLIT_SCHEMA, ReplayLayout, Split, split_batch
 from spark_timely.datasource.planner import ReplayPlanner, layout_of
 from spark_timely.datasource.reader import read_split
 from spark_timely.datasource.retaining import RetainedPosition
+from spark_timely.datasource.splits import SPLIT_SCHEMA, ReplayLayout, Split, split_batch
 from spark_timely.log import MemoryLog
 from spark_timely.log.store.base import MemoryStore, MemoryTable
 from spark_timely.log.store.storage import MemoryStorage

@@ -180,7 +180,7 @@ def test_process_of_a_clock_loads_neither_reader_nor_conditions(tmp_path: Path) 
     run = subprocess.run([sys.executable, "-c", ASKED, path], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     clock, rows = (set(line.split()) for line in run.stdout.splitlines())
-    kept = {"spark_timely.predicate", "spark_timely.datasource.partitions", "spark_timely.datasource.planner"}
+    kept = {"spark_timely.predicate", "spark_timely.datasource.splits", "spark_timely.datasource.planner"}
     assert not clock & {*kept, "spark_timely.datasource.reader", "sqlglot"}
     assert kept <= rows
     assert "sqlglot" not in rows, "no condition was given"

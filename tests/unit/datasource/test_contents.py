@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import spark_timely
 from spark_timely.conf.options import SOURCE_OPTIONS, parse_options
-from spark_timely.datasource.partitions import restrict_layout, split_batch
 from spark_timely.datasource.planner import ReplayPlanner, layout_of
 from spark_timely.datasource.reader import read_split, read_splits
+from spark_timely.datasource.splits import restrict_layout, split_batch
 from spark_timely.errors import InvalidBoundsError, MultiplicityOverflowError, NegativeMultiplicityError
 from spark_timely.log import MemoryLog
 from spark_timely.trace.updates import Updates

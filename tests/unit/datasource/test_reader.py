@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_timely.datasource import reader
-from spark_timely.datasource.partitions import SPLIT_SCHEMA, FilePiece, Split, make_layout, split_batch
 from spark_timely.datasource.reader import read_split, read_splits
+from spark_timely.datasource.splits import SPLIT_SCHEMA, FilePiece, Split, make_layout, split_batch
 from spark_timely.errors import DataLossError, InvalidUsageError
 from spark_timely.log.files.format import LogFormat
 from spark_timely.log.files.parquet import message_table, write_data_files

@@ -13,7 +13,7 @@ import pytest
 
 import spark_timely
 from spark_timely.datasource.source import TimelyDataSource
-from spark_timely.datasource.stream import TimelyBatchReader
+from spark_timely.datasource.spark_readers import TimelyBatchReader
 from spark_timely.log import Log
 from spark_timely.log.log import create_log
 from spark_timely.spark import read_splits

@@ -12,7 +12,7 @@ import pytest
 
 import spark_timely
 from spark_timely.datasource.source import TimelyDataSource
-from spark_timely.datasource.stream import EarlierStreamReader, TimelyPartition, TimelyStreamReader
+from spark_timely.datasource.spark_readers import EarlierStreamReader, TimelyPartition, TimelyStreamReader
 from spark_timely.errors import (
     InvalidOptionError,
     InvalidUsageError,

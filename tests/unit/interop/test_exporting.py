@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.errors import InvalidUsageError, SchemaMismatchError
-from spark_timely.interop.cdcv2.collections import export_collection
+from spark_timely.interop.cdcv2.conversion import export_collection
 from spark_timely.interop.chunk import CaptureChunk
 from spark_timely.interop.exporting import default_types, export_log
 from spark_timely.interop.importing import CaptureTypes, StreamImport

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import spark_timely
 from spark_timely.datasource.source import TimelyDataSource
-from spark_timely.datasource.stream import TimelyPartition
+from spark_timely.datasource.spark_readers import TimelyPartition
 from spark_timely.errors import (
     DataLossError,
     InvalidOptionError,

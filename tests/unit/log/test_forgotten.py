@@ -22,7 +22,7 @@ from spark_timely.errors import (
     SinceViolationError,
 )
 from spark_timely.interop import CaptureReader, CdcImport, export_log
-from spark_timely.interop.cdcv2.collections import collection_messages
+from spark_timely.interop.cdcv2.conversion import collection_messages
 from spark_timely.interop.exporting import default_types
 from spark_timely.log import Log, MemoryLog
 from spark_timely.log.cut import Cut, cut

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_timely.dataflow.aggregates import avg_of, count
-from spark_timely.dataflow.engine.arranged import Indexing
+from spark_timely.dataflow.engine.arrangements import Indexing
 from spark_timely.dataflow.engine.explain import explain
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope

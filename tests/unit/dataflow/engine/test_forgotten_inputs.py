@@ -10,7 +10,7 @@ import pytest
 
 from spark_timely.dataflow.aggregates import count
 from spark_timely.dataflow.delays import ceil_to
-from spark_timely.dataflow.engine.arranged import Indexing
+from spark_timely.dataflow.engine.arrangements import Indexing
 from spark_timely.dataflow.engine.inputs import Beginnings
 from spark_timely.dataflow.engine.steps import Engine, check_whole
 from spark_timely.dataflow.logs import open_logs

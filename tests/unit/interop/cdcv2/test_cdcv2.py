@@ -17,7 +17,7 @@ from spark_timely.errors import (
     ProtocolError,
     SchemaMismatchError,
 )
-from spark_timely.interop.cdcv2.collections import CdcImport, collection_messages, export_collection
+from spark_timely.interop.cdcv2.conversion import CdcImport, collection_messages, export_collection
 from spark_timely.interop.cdcv2.reader import CdcReader, message_lines, read_message
 from spark_timely.interop.cdcv2.statements import Statement
 from spark_timely.interop.importing import CaptureTypes

@@ -18,12 +18,12 @@ import pytest
 
 from spark_timely.errors import DataLossError, InvalidOptionError, StorageError
 from spark_timely.log import Log, core
-from spark_timely.log.background import finish_upkeep
 from spark_timely.log.files.parquet_reader import expect_columns, read_file
 from spark_timely.log.log import create_log, open_log
 from spark_timely.log.store import cloud
 from spark_timely.log.store import delta as delta_store
 from spark_timely.log.store.cloud import CloudStorage, cloud_error
+from spark_timely.log.upkeep import finish_upkeep
 
 VALUES = pa.schema([("v", pa.int64())])
 CALLS = ("get", "get_ranges", "put", "head", "list", "list_with_delimiter", "delete")

@@ -19,7 +19,7 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter
 
 import spark_timely
-from spark_timely.datasource import source, stream
+from spark_timely.datasource import source, spark_readers
 from spark_timely.sink import writer
 from spark_timely.spark.base import shipping
 from spark_timely.spark.base.compat import StreamArrowWriter
@@ -147,7 +147,7 @@ def test_every_class_that_spark_pickles_is_shipped() -> None:
     bases = (DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, StreamArrowWriter)
     kinds = {
         kind
-        for module in (source, stream, writer)
+        for module in (source, spark_readers, writer)
         for _, kind in inspect.getmembers(module, inspect.isclass)
         if issubclass(kind, bases) and kind.__module__.startswith("spark_timely.")
     }

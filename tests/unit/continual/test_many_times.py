@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from spark_timely.continual.body import SqlBody
 from spark_timely.continual.grammar import ROW_FUNCTIONS
-from spark_timely.continual.many import ManyBody, ManyStatement, many_times
+from spark_timely.continual.many_times import ManyBody, ManyStatement, many_times
 from spark_timely.errors import InvalidUsageError, TimelyInternalError
 from tests.many_bodies import FROM, SELECT, WHERE, WHOLE, covering, pairs_of, text_of
 

@@ -11,7 +11,7 @@ from spark_timely.threads import at_once
 ENDING = """
 import threading
 from concurrent.futures import thread
-from spark_timely.log.background import run_aside
+from spark_timely.log.upkeep import run_aside
 from spark_timely.threads import at_once
 
 def job():

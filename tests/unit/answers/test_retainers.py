@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_timely.answers.named import OWNER, Positions
+from spark_timely.answers.retainers import OWNER, Positions
 from spark_timely.errors import LogFormatError, OwnershipError, SinceViolationError, StorageError
 from spark_timely.log import MemoryLog
 from spark_timely.log.core import LogCore

@@ -25,7 +25,6 @@ from spark_timely.canonical.row_hash import RowHasher, Words
 from spark_timely.errors import InvalidUsageError, ProtocolError, SchemaMismatchError
 from spark_timely.interop.cdcv2.reader import CdcReader, keys_of, message_lines, statement_of
 from spark_timely.interop.cdcv2.statements import Statement
-from spark_timely.interop.choosing import Selection
 from spark_timely.interop.exporting import (
     STRETCH_ROWS,
     Exported,
@@ -40,6 +39,7 @@ from spark_timely.interop.exporting import (
 )
 from spark_timely.interop.importing import CaptureTypes
 from spark_timely.interop.schema import arrow_schema, type_text
+from spark_timely.interop.selection import Selection
 from spark_timely.interop.writer import CaptureEncoder
 from spark_timely.log import Log
 from spark_timely.log.files.format import check_stream_name

@@ -2,8 +2,8 @@
 
 `steps` asks `Arrangements` where the rows of some keys are that a log has before a range: in an index, and in the files
 past it. Where much is past it, a task extends the index. An index is an arrangement of a log (`spark_timely.trace`):
-sorted runs, and numbered *spines*, lists of the runs that count. `spark_timely.log.arranged` finds the newest one that
-is of the log as it is; this module makes them.
+sorted runs, and numbered *spines*, lists of the runs that count. `spark_timely.log.arrangements` finds the newest one
+that is of the log as it is; this module makes them.
 
 A spine is written only where none of its number is: of two copies that extend an index one wins. A dataflow that may
 not write there looks into indexes that others keep, or into the log itself.
@@ -31,7 +31,7 @@ import pyarrow as pa
 from spark_timely.dataflow.engine.cutting import Files, shares_between
 from spark_timely.dataflow.engine.tasks import IndexWork, LookupFiles, OutputPlan, Share, Task, TaskResult
 from spark_timely.dataflow.remembered import Look
-from spark_timely.log.arranged import Arranged, folder_of, former_folder_of
+from spark_timely.log.arrangements import Arranged, folder_of, former_folder_of
 from spark_timely.log.machine.lost_commits import newest_commits
 from spark_timely.log.machine.since import needed_from
 from spark_timely.threads import pool, python_ends

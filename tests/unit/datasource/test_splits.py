@@ -8,7 +8,7 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from spark_timely.datasource.partitions import (
+from spark_timely.datasource.splits import (
     SPLIT_SCHEMA,
     FilePiece,
     ReplayLayout,

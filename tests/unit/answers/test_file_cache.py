@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from spark_timely.answers import kept as module
+from spark_timely.answers import file_cache as module
 from spark_timely.answers import peek as peeks
-from spark_timely.answers.kept import KeptFiles, forget_files, kept_files
+from spark_timely.answers.file_cache import KeptFiles, forget_files, kept_files
 from spark_timely.answers.peek import PeekExplanation, peek
 from spark_timely.errors import RolledBackError
 from spark_timely.log import Log, MemoryLog, create_log, open_log

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from spark_timely.conf.options import SourceOptions
     from spark_timely.datasource.letters import Letters, LetterSplit
-    from spark_timely.datasource.partitions import ReplayLayout, Split
     from spark_timely.datasource.planner import ReplayPlanner
     from spark_timely.datasource.retaining import RetainedPosition
+    from spark_timely.datasource.splits import ReplayLayout, Split
 
 
 class TimelyPartition(InputPartition):
@@ -76,8 +76,8 @@ class _Reading(Shipped):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Give out the rows of one split, or the split itself with ``content=splits``."""
         # Here, for a clock needs none of it; before what is loaded is taken out of garbage collection.
-        from spark_timely.datasource.partitions import split_batch
         from spark_timely.datasource.reader import read_split
+        from spark_timely.datasource.splits import split_batch
         from spark_timely.log.store.cloud import open_storage
 
         settle_worker()

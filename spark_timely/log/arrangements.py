@@ -1,7 +1,7 @@
 """The arrangements of a log: its updates indexed by key in files beside it; which of them are of the log as it is.
 
 A peek of some keys asks `Arranged.find` for one, and then reads of the log only what is newer. This module finds and
-checks; `spark_timely.dataflow.engine.arranged` makes and extends them, and `spark_timely.trace` has their format:
+checks; `spark_timely.dataflow.engine.arrangements` makes and extends them, and `spark_timely.trace` has their format:
 sorted runs of updates, and numbered *spines*, each of which lists the runs that count.
 
 Each key and choice of columns has a folder of its own inside of the log's, `_spark_timely/key-…`, shared by all that
