@@ -553,7 +553,7 @@ def put_back_in_part(judge: type[Judge]) -> bool:
     return handle.look(table)
 
 
-def test_rows_that_stay_may_be_put_back_without_those_that_may_be_forgotten() -> None:
+def test_put_back_without_what_may_be_forgotten_is_whole() -> None:
     assert put_back_in_part(Judge)
     clause = "for each in self._difference.suspects) > "
     with pytest.raises(Silent):
