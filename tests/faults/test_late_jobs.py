@@ -25,8 +25,14 @@ JOB = re.compile(r"timely-(copy-[0-9a-f]{32}|mirror-[0-9a-f]{12})")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    # Tasks that come in several turns, so that some have ended when the client is killed.
-    settings = {"spark.sql.shuffle.partitions": "8", "spark.sql.adaptive.coalescePartitions.enabled": "false"}
+    settings = {
+        # Tasks that come in several turns, so that some have ended when the client is killed.
+        "spark.sql.shuffle.partitions": "6",
+        "spark.sql.adaptive.coalescePartitions.enabled": "false",
+        # Each session would make and compile all code of its queries anew.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
     # What is killed here is Python that Spark has not started.
     with ConnectServer(tmp_path_factory.mktemp("server"), started=False, **settings) as server:
         yield server
