@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from spark_timely.spark import session_settings
 from tests.faults.connect_server import ConnectServer
 from tests.faults.harness import Job, seed_of_run, tell
 
@@ -32,6 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
         # Each session would make and compile all code of its queries anew.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.driver.extraJavaOptions": session_settings()["spark.driver.extraJavaOptions"],  # it lives for an hour
     }
     # What is killed here is Python that Spark has not started.
     with ConnectServer(tmp_path_factory.mktemp("server"), started=False, **settings) as server:
