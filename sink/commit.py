@@ -51,6 +51,7 @@ from spark_timely.time.antichain import Antichain, IntArray, consolidate_rows, j
 if TYPE_CHECKING:
     from spark_timely.log import Log
     from spark_timely.log.machine.state import StreamState
+    from spark_timely.sink.plan import Consent
 
 _log = masked_logger("spark_timely.sink")
 
@@ -224,7 +225,26 @@ def commit_reports(
         raise _moved(plan, ident, "tasks that took it for a repeated one", "none of it in the log")
     if whole.base is None and standing.seq != whole.seq:
         raise _moved(plan, ident, f"tasks planned at seq={whole.seq}", f"seq={standing.seq}")
-    counts = standing.counts if whole.base is None else whole.base
+    # Before the log or the stream is made: what is refused leaves nothing behind.
+    change = _legal_change(plan, ident, whole, standing.counts if whole.base is None else whole.base)
+    log = _log_of(plan, ident, whole, find)
+    state = _state(log, plan, ident, whole)
+    if plan.roles.added:
+        # In a commit of its own, the last that can be refused: a crash between the two leaves an empty column.
+        log.add_columns(_added(plan))
+    outcome = log.core.commit(_request(plan, ident, whole, change, consent, state.seq))
+    if not outcome.committed:
+        # Another attempt at the same micro-batch came first, between this one's look at the stream and its commit.
+        delete_files(plan, [whole], find=find)
+    elif state.owner != ident.query:
+        _warn_of_takeover(plan, ident, state)
+    _say_beginning(log, plan, ident, outcome.state, whole)
+    _write_down(plan, ident, log.core.log_id, outcome.state)
+    return outcome
+
+
+def _legal_change(plan: CapturePlan, ident: BatchId, whole: TaskReport, counts: StreamCounts) -> Downgrade:
+    """Return how the frontier moves with a micro-batch; refuse rows and moves that break the protocol."""
     by_source = plan.policy.frontier is FrontierPolicy.SOURCE
     source = end_of_sources(plan.options, plan.policy, ident.batch) if by_source else None
     change = plan.policy.downgrade(
@@ -233,7 +253,6 @@ def commit_reports(
         events=(whole.progress_times, whole.progress_deltas),
         source=source,
     )
-    # Before the log or the stream is made: what is refused leaves nothing behind.
     domain, stream = plan.policy.domain, plan.options.stream
     check_messages(counts, whole.minima, stream=stream, domain=domain)
     try:
@@ -243,64 +262,65 @@ def commit_reports(
             raise
         raise _with_likely_cause(plan, error) from error
     _check_visible(plan, whole)
+    return change
+
+
+def _log_of(
+    plan: CapturePlan, ident: BatchId, whole: TaskReport, find: Callable[[str, dict[str, str]], Log | None]
+) -> Log:
+    """Open the log of a plan, or make it; refuse one whose columns are not those of the tasks."""
     log = find(plan.options.path, plan.options.storage_options) or _create(plan)
-    added = pa.schema([plan.roles.form.payload.field(name) for name in plan.roles.added])
-    if whole.form != fingerprint(plan.roles) or not plan.roles.fits(log.core.format.extended(added)):
+    if whole.form != fingerprint(plan.roles) or not plan.roles.fits(log.core.format.extended(_added(plan))):
         # Planned while there was no log, or before another query added columns. What fits is for a new plan to say.
         raise _moved(plan, ident, "tasks planned for a log of other columns", "been made by another query meanwhile")
     log.core.auto_compact = plan.options.auto_compact == "inline"
     log.core.auto_vacuum = plan.options.auto_vacuum == "inline"
     _keep(log, plan)
-    state = _state(log, plan, ident, whole)
-    if plan.roles.added:
-        # In a commit of its own, the last that can be refused: a crash between the two leaves an empty column.
-        log.add_columns(added)
-    outcome = log.core.commit(
-        CommitRequest(
-            stream=stream,
-            owner=str(ident.query),
-            progress_times=change.times,
-            progress_deltas=change.deltas,
-            batch=ident.batch,
-            step=ident.step,
-            expected_seq=state.seq,
-            files=whole.files,
-            reason="; ".join(
-                [
-                    change.reason,
-                    *_counted((whole.n_dead, whole.n_advanced, whole.n_skewed)),
-                    *([] if consent is None else [consent.reason]),
-                ]
-            ),
-            note=Note(
-                batch=replace(
-                    ident.micro_batch(whole.digest),
-                    query=ident.run_by if consent is not None else ident.run_by or _run_by(plan, ident),
-                    dead=whole.n_dead,
-                    advanced=whole.n_advanced,
-                    skewed=whole.n_skewed,
-                ),
-                greatest=whole.greatest,
-                mover=_mover(plan, change, whole, state.seq + 1),
-                statements=whole.statements,
-                gaps=() if consent is None else consent.missing,
-            ),
-            at=whole.at,
-            message_minima=whole.minima,
-            n_rows=whole.n_rows,
-            bounds=whole.bounds,
-            takeover=plan.options.takeover,
-            new_epoch=consent is not None,
-        )
+    return log
+
+
+def _added(plan: CapturePlan) -> pa.Schema:
+    """Return the columns that a micro-batch adds to its log."""
+    return pa.schema([plan.roles.form.payload.field(name) for name in plan.roles.added])
+
+
+def _request(
+    plan: CapturePlan, ident: BatchId, whole: TaskReport, change: Downgrade, consent: Consent | None, seq: int
+) -> CommitRequest:
+    """Return the commit of a micro-batch to a stream whose newest commit has a number."""
+    reasons = [change.reason, *_counted((whole.n_dead, whole.n_advanced, whole.n_skewed))]
+    batch = replace(
+        ident.micro_batch(whole.digest),
+        query=ident.run_by if consent is not None else ident.run_by or _run_by(plan, ident),
+        dead=whole.n_dead,
+        advanced=whole.n_advanced,
+        skewed=whole.n_skewed,
     )
-    if not outcome.committed:
-        # Another attempt at the same micro-batch came first, between this one's look at the stream and its commit.
-        delete_files(plan, [whole], find=find)
-    elif state.owner != ident.query:
-        _warn_of_takeover(plan, ident, state)
-    _say_beginning(log, plan, ident, outcome.state, whole)
-    _write_down(plan, ident, log.core.log_id, outcome.state)
-    return outcome
+    note = Note(
+        batch=batch,
+        greatest=whole.greatest,
+        mover=_mover(plan, change, whole, seq + 1),
+        statements=whole.statements,
+        gaps=() if consent is None else consent.missing,
+    )
+    return CommitRequest(
+        stream=plan.options.stream,
+        owner=str(ident.query),
+        progress_times=change.times,
+        progress_deltas=change.deltas,
+        batch=ident.batch,
+        step=ident.step,
+        expected_seq=seq,
+        files=whole.files,
+        reason="; ".join(reasons if consent is None else [*reasons, consent.reason]),
+        note=note,
+        at=whole.at,
+        message_minima=whole.minima,
+        n_rows=whole.n_rows,
+        bounds=whole.bounds,
+        takeover=plan.options.takeover,
+        new_epoch=consent is not None,
+    )
 
 
 def _mover(plan: CapturePlan, change: Downgrade, whole: TaskReport, seq: int) -> Mover | None:

@@ -344,60 +344,61 @@ def _check_stream(
         if earlier.counts != later.before:
             problems.append(f"stream {name!r} at seq={later.seq}: its counts do not follow from those before")
     for one in commits:
-        key = (name, one.seq)
-        n_rows = tally.rows.get(key, 0)
-        one = accepted.get(key, one)
-        if not lasting(one):
-            if log.kind == "stream" and n_rows > (one.rows or 0):
-                problems.append(
-                    f"stream {name!r} at seq={one.seq}: found {n_rows} messages, its progress says {one.rows}"
-                )
-        elif n_rows != one.rows:
-            problems.append(f"stream {name!r} at seq={one.seq}: found {n_rows} messages, its progress says {one.rows}")
-        elif n_rows and one.bounds is not None and not np.array_equal(tally.bounds[key], one.bounds):
-            problems.append(
-                f"stream {name!r} at seq={one.seq}: found times within {tally.bounds[key].tolist()}, its progress says "
-                f"{one.bounds.tolist()}"
-            )
-        elif n_rows and digest_from(one.note.content) not in (None, tally.digests.get(key)):
-            problems.append(
-                f"stream {name!r} at seq={one.seq}: found other messages than were written: their digest is "
-                f"{digest_text(tally.digests[key])}, its progress says {one.note.content}"
-            )
-    arity = log.domain.arity
-    # The first one has no messages, or what it followed is forgotten.
-    rest = commits[1:]
-    sent = [
-        (s.seq, tally.minima[name, s.seq])
-        for s in rest
-        if (name, s.seq) in tally.minima and (name, s.seq) not in accepted
-    ]
-    none = np.empty((0, arity), np.int64)
-    changes = [
-        (
-            np.concatenate([s.before.times, s.counts.times]),
-            np.concatenate([-s.before.counts, s.counts.counts]),
-        )
-        for s in rest
-    ]
-    events = StreamEvents.from_commits(
-        [s.seq for s in rest],
-        np.concatenate([m for _, m in sent]) if sent else none,
-        np.repeat([q for q, _ in sent], [len(m) for _, m in sent]).astype(np.int64) if sent else np.empty(0, np.int64),
-        np.concatenate([t for t, _ in changes]) if changes else none,
-        np.concatenate([d for _, d in changes]) if changes else np.empty(0, np.int64),
-        np.repeat([s.seq for s in rest], [len(t) for t, _ in changes]).astype(np.int64)
-        if changes
-        else np.empty(0, np.int64),
-        arity,
-    )
+        said = accepted.get((name, one.seq), one)
+        problem = _wrong_messages(log, said, (name, one.seq), tally, lasts=lasting(said))
+        problems += [f"stream {name!r} at seq={one.seq}: {problem}"] if problem else []
     try:
-        verify_events(
-            log.domain, events, start=commits[0].counts, stream=name, seqs=np.array([s.seq for s in rest], np.int64)
-        )
+        _check_protocol(log, name, commits, tally, accepted)
     except ProtocolError as error:
         problems.append(error.message)
     return problems
+
+
+def _wrong_messages(log: LogCore, one: StreamState, key: tuple[str, int], tally: Tally, *, lasts: bool) -> str | None:
+    """Return what is wrong with the messages of a commit; of one that may be forgotten in part only that it has more.
+
+    `one` is what the commit says, or what was accepted of it.
+    """
+    n_rows = tally.rows.get(key, 0)
+    if n_rows != one.rows and (lasts or (log.kind == "stream" and n_rows > (one.rows or 0))):
+        return f"found {n_rows} messages, its progress says {one.rows}"
+    if not lasts or not n_rows:
+        return None
+    if one.bounds is not None and not np.array_equal(tally.bounds[key], one.bounds):
+        return f"found times within {tally.bounds[key].tolist()}, its progress says {one.bounds.tolist()}"
+    if digest_from(one.note.content) not in (None, tally.digests.get(key)):
+        return (
+            f"found other messages than were written: their digest is {digest_text(tally.digests[key])}, its progress"
+            f" says {one.note.content}"
+        )
+    return None
+
+
+def _check_protocol(
+    log: LogCore,
+    name: str,
+    commits: list[StreamState],
+    tally: Tally,
+    accepted: Mapping[tuple[str, int], StreamState],
+) -> None:
+    """Replay the commits of a stream by the rules of the protocol: those whose messages are as they were written."""
+    first, rest = commits[0], commits[1:]  # the first one has no messages, or what it followed is forgotten
+    seqs = np.array([s.seq for s in rest], np.int64)
+    times = [tally.minima.get((name, s.seq)) if (name, s.seq) not in accepted else None for s in rest]
+    none = np.empty((0, log.domain.arity), np.int64)
+    sent = [none if each is None else each for each in times]
+    changed = [np.concatenate([s.before.times, s.counts.times]) for s in rest]
+    deltas = [np.concatenate([-s.before.counts, s.counts.counts]) for s in rest]
+    events = StreamEvents.from_commits(
+        [s.seq for s in rest],
+        np.concatenate([none, *sent]),
+        np.repeat(seqs, [len(each) for each in sent]),
+        np.concatenate([none, *changed]),
+        np.concatenate([np.empty(0, np.int64), *deltas]),
+        np.repeat(seqs, [len(each) for each in changed]),
+        log.domain.arity,
+    )
+    verify_events(log.domain, events, start=first.counts, stream=name, seqs=seqs)
 
 
 def _lasting(log: LogCore) -> Callable[[StreamState], bool]:

@@ -217,78 +217,32 @@ class Dataflow(Scope):
             If the folder ``ending`` of the checkpoint is damaged.
         """
         flows = [self, *beside]
-        for flow in beside:
-            if not isinstance(flow, Dataflow):
-                msg = f"could not start dataflow {self.name!r}: found {shown(flow)} beside it"
-                raise InvalidUsageError(msg, hint="give dataflows and continual tasks")
+        self._check_kinds(beside)
         prepared = [flow.prepare(spark) for flow in flows]
         if not self.sinks:
             msg = f"could not start dataflow {self.name!r}: found nothing that is captured"
             raise InvalidUsageError(msg, hint="capture at least one stream into a log")
         wanted = parse_trigger(trigger, attempt=f"could not start dataflow {self.name!r}")
-        numbers = {
-            "workers": workers,
-            "max_times_per_step": max_times_per_step,
-            "max_bytes_per_step": max_bytes_per_step,
-            "max_bytes_per_task": max_bytes_per_task,
-            "max_bytes_in_driver": max_bytes_in_driver,
-        }
-        for what, number in numbers.items():
-            least = 0 if what == "max_bytes_in_driver" else 1
-            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
-                msg = f"could not start dataflow {self.name!r}: found {what}={shown(number)}"
-                raise InvalidUsageError(msg, hint=f"give whole numbers from {least} on")
-        kept: Duration | None = None
-        if retain is not None:
-            try:
-                kept = parse_duration(retain)
-                if kept.seconds < _LEAST_KEPT_S:
-                    msg = f"give {_LEAST_KEPT_S} seconds or more, better days"
-                    raise ValueError(msg)
-            except ValueError as error:
-                msg = f"could not start dataflow {self.name!r}: found retain={shown(retain)}"
-                raise InvalidUsageError(msg, hint=str(error)) from error
-        for flow in beside:
-            if not flow.sinks:
-                msg = f"could not start dataflow {self.name!r}: found {shown(flow)} beside it"
-                raise InvalidUsageError(msg, hint="give dataflows that capture something")
-        if len({flow.name for flow in flows}) < len(flows):
-            msg = f"could not start dataflow {self.name!r}: found names {shown([flow.name for flow in flows])}"
-            raise InvalidUsageError(msg, hint="give each dataflow a name of its own: it owns the outputs")
-        logs: list[dict[str, Log]] = []
-        for flow, opened in zip(flows, prepared, strict=True):
-            flow._settle_options(spark)
-            there = existing_logs(flow.sinks, flow.storage, opened)
-            check_plans(flow.sinks, there)  # before any log is made
-            logs.append(open_logs(flow.sinks, flow.storage, there))
-            check_whole(flow.sinks, logs[-1])
-            flow.check_started(logs[-1])
+        self._check_number(1, workers=workers, max_times_per_step=max_times_per_step)
+        self._check_number(1, max_bytes_per_step=max_bytes_per_step, max_bytes_per_task=max_bytes_per_task)
+        self._check_number(0, max_bytes_in_driver=max_bytes_in_driver)
+        kept = self._retained_for(retain)
+        self._check_beside(flows)
+        logs = [flow._opened_logs(spark, opened) for flow, opened in zip(flows, prepared, strict=True)]
         register(spark)
         spare_progress(spark)
         run = uuid.uuid4().hex
         storage = {path: options for flow in flows for path, options in flow.storage.items()}
-        # Outputs that are read again too: others may write further streams of their logs.
-        first, *others = {leaf.path: None for flow in flows for sink in flow.sinks for leaf in leaves_of(sink.view)}
         # Spark has its own credentials for the checkpoint; the alarm in it is this library's.
         near = nearest_log(self.checkpoint, storage)
         lives = ending_of(wanted) is None
         if lives:
-            flow_of = {path: flow for flow in flows for path in flow.storage}
-            visible = {path: flow_of[path]._shown_options(spark, path) for path in (first, *others)}
-            shared = {path: visible[path] for path in others}
-            shared[self.checkpoint] = {} if near is None else flow_of[near]._shown_options(spark, near)
-            reader = spark.readStream.format("timely").option("content", "clock").option("run", run)
-            reader = reader.option("alarm", self.checkpoint).options(**visible[first])
-            if any(visible.values()) or any(shared.values()):
-                reader = reader.option("logOptions", json.dumps(shared))
-            source = reader.option("logs", json.dumps(others)).load(first) if others else reader.load(first)
+            source = self._news(spark, flows, near, run)
         else:
             source = spark.readStream.format(_ONE_ROW).option("rowsPerBatch", 1).load()
-        limits = Limits(times=max_times_per_step, size_bytes=max_bytes_per_step or _STEP_BYTES)
-        parts = tuple(_Part(flow.name, tuple(flow.sinks), dict(flow.storage), flow.task()) for flow in flows)
         step = _MicroBatch(
-            parts,
-            limits,
+            tuple(_Part(flow.name, tuple(flow.sinks), dict(flow.storage), flow.task()) for flow in flows),
+            Limits(times=max_times_per_step, size_bytes=max_bytes_per_step or _STEP_BYTES),
             workers,
             max_bytes_per_task or SHUFFLE_BYTES,
             twice,
@@ -300,8 +254,74 @@ class Dataflow(Scope):
             DRIVER_BYTES if max_bytes_in_driver is None else max_bytes_in_driver,
             kept,
         )
-        location = self.checkpoint if lives else _below(self.checkpoint)
-        if not lives and (damaged := damaged_file(location)) is not None:
+        location = self.checkpoint if lives else self._ending_checkpoint()
+        writer = source.writeStream.foreachBatch(step).option("checkpointLocation", location)
+        if wanted:
+            writer = writer.trigger(**wanted)
+        return DataflowQuery(writer.start(), flows, spark, logs, run=run, lives=lives, end=step.end)
+
+    def _check_kinds(self, beside: Sequence[Dataflow]) -> None:
+        for flow in beside:
+            if not isinstance(flow, Dataflow):
+                msg = f"could not start dataflow {self.name!r}: found {shown(flow)} beside it"
+                raise InvalidUsageError(msg, hint="give dataflows and continual tasks")
+
+    def _check_number(self, least: int, /, **numbers: object) -> None:
+        for what, number in numbers.items():
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
+                msg = f"could not start dataflow {self.name!r}: found {what}={shown(number)}"
+                raise InvalidUsageError(msg, hint=f"give whole numbers from {least} on")
+
+    def _retained_for(self, retain: str | None) -> Duration | None:
+        if retain is None:
+            return None
+        try:
+            kept = parse_duration(retain)
+            if kept.seconds < _LEAST_KEPT_S:
+                msg = f"give {_LEAST_KEPT_S} seconds or more, better days"
+                raise ValueError(msg)
+        except ValueError as error:
+            msg = f"could not start dataflow {self.name!r}: found retain={shown(retain)}"
+            raise InvalidUsageError(msg, hint=str(error)) from error
+        return kept
+
+    def _check_beside(self, flows: Sequence[Dataflow]) -> None:
+        for flow in flows[1:]:
+            if not flow.sinks:
+                msg = f"could not start dataflow {self.name!r}: found {shown(flow)} beside it"
+                raise InvalidUsageError(msg, hint="give dataflows that capture something")
+        if len({flow.name for flow in flows}) < len(flows):
+            msg = f"could not start dataflow {self.name!r}: found names {shown([flow.name for flow in flows])}"
+            raise InvalidUsageError(msg, hint="give each dataflow a name of its own: it owns the outputs")
+
+    def _opened_logs(self, spark: SparkSession, opened: Mapping[str, Log]) -> dict[str, Log]:
+        """Open the logs of inputs and outputs, of which some are open already; make outputs that are not there."""
+        self._settle_options(spark)
+        there = existing_logs(self.sinks, self.storage, opened)
+        check_plans(self.sinks, there)  # before any log is made
+        logs = open_logs(self.sinks, self.storage, there)
+        check_whole(self.sinks, logs)
+        self.check_started(logs)
+        return logs
+
+    def _news(self, spark: SparkSession, flows: Sequence[Dataflow], near: str | None, run: str) -> DataFrame:
+        """Return the stream of which logs have moved that a query reads; `near` is the log next to its checkpoint."""
+        # Outputs that are read again too: others may write further streams of their logs.
+        first, *others = {leaf.path: None for flow in flows for sink in flow.sinks for leaf in leaves_of(sink.view)}
+        flow_of = {path: flow for flow in flows for path in flow.storage}
+        visible = {path: flow_of[path]._shown_options(spark, path) for path in (first, *others)}
+        shared = {path: visible[path] for path in others}
+        shared[self.checkpoint] = {} if near is None else flow_of[near]._shown_options(spark, near)
+        reader = spark.readStream.format("timely").option("content", "clock").option("run", run)
+        reader = reader.option("alarm", self.checkpoint).options(**visible[first])
+        if any(visible.values()) or any(shared.values()):
+            reader = reader.option("logOptions", json.dumps(shared))
+        return reader.option("logs", json.dumps(others)).load(first) if others else reader.load(first)
+
+    def _ending_checkpoint(self) -> str:
+        """Return the checkpoint of a query that ends; refuse a damaged one."""
+        location = _below(self.checkpoint)
+        if (damaged := damaged_file(location)) is not None:
             msg = f"could not start dataflow {self.name!r}: found a damaged file {damaged!r} in checkpoint {location!r}"
             raise StorageError(
                 msg,
@@ -310,10 +330,7 @@ class Dataflow(Scope):
                 determinate=True,
                 context={"checkpoint": location},
             )
-        writer = source.writeStream.foreachBatch(step).option("checkpointLocation", location)
-        if wanted:
-            writer = writer.trigger(**wanted)
-        return DataflowQuery(writer.start(), flows, spark, logs, run=run, lives=lives, end=step.end)
+        return location
 
     def prepare(self, spark: SparkSession) -> Mapping[str, Log]:
         """Make ready what a start needs the session for, and return logs opened for it: of a dataflow none."""
