@@ -591,63 +591,76 @@ class Engine(OutputWork):
         for ahead in range(most):
             left = []
             for sink, state, lower, upper in waiting:
+                seq, begins = state.seq + 1 + ahead, None
                 try:
                     begins = self._beginnings.later(sink, state)
-                    if begins is not None:
-                        self._beginnings.check_as_of(sink)
-                        # As any step, but that nothing of the range is left: or of updates their sum.
-                        check_whole([sink], self._logs)
-                        self._beginnings.say(sink, begins)
-                        end, whole = first_end(sink, begins), list[Task]()
-                        if end != begins:
-                            _, _, whole = cut_range(
-                                sink.view,
-                                lambda leaf: self._files[leaf.path](),
-                                lower,
-                                end,
-                                output=len(steps),
-                                seq=state.seq + 1 + ahead,
-                                limits=Limits(),
-                                workers=self._workers,
-                                by_key=sink in self._own,
-                                before=self._before(sink, lower, end),
-                            )
-                        steps.append(_Planned(sink, ahead, lower, end, begins))
-                        outputs.append(self._output_plan(plans, sink, job))
-                        tasks += [replace(piece, moved_to=begins.elements[0]) for piece in whole]
-                        continue
-                    if note_of(state, sink).upper is None:
-                        check_whole([sink], self._logs)
-                    self._beginnings.check_since(sink, state, lower)
-                    self._check_alone(sink)
-                    end, size, pieces = cut_range(
-                        sink.view,
-                        lambda leaf: self._files[leaf.path](),
-                        lower,
-                        upper,
-                        output=len(steps),
-                        seq=state.seq + 1 + ahead,
-                        limits=self.limits,
-                        workers=self._workers,
-                        shuffle_bytes=self._keyed_bytes,
-                        by_key=sink in self._own,
-                        before=self._before(sink, lower, upper),
-                    )
+                    if begins is None:
+                        end, size, pieces = self._cut_next(sink, state, (lower, upper), len(steps), seq)
+                    else:
+                        end, size, pieces = self._cut_beginning(sink, begins, lower, len(steps), seq)
                 except (TimelyError, pa.ArrowException, OSError) as error:
                     # Of a later step the next job says it, which begins there.
                     if not ahead:
                         self._outputs.fail(sink, state, error)
                     continue
                 sizes[sink] = sizes.get(sink, 0) + size
-                if ahead and self.limits.size_bytes is not None and sizes[sink] > self.limits.size_bytes:
+                most_bytes = None if begins is not None else self.limits.size_bytes
+                if ahead and most_bytes is not None and sizes[sink] > most_bytes:
                     continue
-                steps.append(_Planned(sink, ahead, lower, end))
+                steps.append(_Planned(sink, ahead, lower, end, begins))
                 outputs.append(self._output_plan(plans, sink, job))
                 tasks += pieces
-                if end not in (lower, upper) and sink not in self._one_by_one:
+                if begins is None and end not in (lower, upper) and sink not in self._one_by_one:
                     left.append((sink, state, end, upper))
             waiting = left
         return steps, outputs, tasks
+
+    def _cut_beginning(
+        self, sink: Sink, begins: Antichain, lower: Antichain, number: int, seq: int
+    ) -> tuple[Antichain, int, list[Task]]:
+        """Cut the first step of an output that begins later; of its range nothing is left, or of updates their sum."""
+        self._beginnings.check_as_of(sink)
+        check_whole([sink], self._logs)
+        self._beginnings.say(sink, begins)
+        end = first_end(sink, begins)
+        if end == begins:
+            return end, 0, []
+        _, _, pieces = cut_range(
+            sink.view,
+            lambda leaf: self._files[leaf.path](),
+            lower,
+            end,
+            output=number,
+            seq=seq,
+            limits=Limits(),
+            workers=self._workers,
+            by_key=sink in self._own,
+            before=self._before(sink, lower, end),
+        )
+        return end, 0, [replace(piece, moved_to=begins.elements[0]) for piece in pieces]
+
+    def _cut_next(
+        self, sink: Sink, state: StreamState, ends: tuple[Antichain, Antichain], number: int, seq: int
+    ) -> tuple[Antichain, int, list[Task]]:
+        """Cut the next step of an output: return where it ends, its bytes, and its tasks."""
+        lower, upper = ends
+        if note_of(state, sink).upper is None:
+            check_whole([sink], self._logs)
+        self._beginnings.check_since(sink, state, lower)
+        self._check_alone(sink)
+        return cut_range(
+            sink.view,
+            lambda leaf: self._files[leaf.path](),
+            lower,
+            upper,
+            output=number,
+            seq=seq,
+            limits=self.limits,
+            workers=self._workers,
+            shuffle_bytes=self._keyed_bytes,
+            by_key=sink in self._own,
+            before=self._before(sink, lower, upper),
+        )
 
     def _output_plan(self, plans: dict[Sink, OutputPlan], sink: Sink, job: str) -> OutputPlan:
         if sink not in plans:
