@@ -222,7 +222,7 @@ class Judge:
         assert killed.pid is not None
         begun = lambda: bool(rows_files(target) - before)  # noqa: E731
         wait_until(lambda: begun() or not killed.is_alive(), deadline_s=240, what="a file", step_s=0.005)
-        time.sleep(self.rng.uniform(0.0, 0.4))
+        time.sleep(self.rng.uniform(0.0, 0.4 if self.place in COPIES else 0.1))
         below = descendants(killed.pid)
         late = (lambda: running(self.spec["web"])) if self.spec["web"] else (lambda: any(map(alive, below)))
         killed.kill()
