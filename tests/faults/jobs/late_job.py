@@ -46,7 +46,7 @@ from spark_timely.spark.dataflows.tasks import SparkTasks, catalog_of
 from spark_timely.spark.instance.instance import ComputeInstance
 from tests.faults.harness import alive, descendants, wait_until
 
-N_COPIED, N_OTHERS = 300_000, 30_000
+N_COPIED, N_OTHERS = 300_000, 100_000
 """How many rows are copied, and how many come to each other place: a task is at work for some time after its first."""
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 UPPER = 2
