@@ -1,4 +1,4 @@
-"""The one table of options: name, kind, unit, default and help of each.
+"""The options of reads and writes of the format ``timely``, as two tables: name, kind, unit, default, help of each.
 
 The sink, the source, `spark_timely.capture` and `spark_timely.start` take their options from here, and
 the tables of docs/reference/options.md are rendered from here.

@@ -1,4 +1,4 @@
-"""The class of the format ``timely`` that Spark loads: gives schemas, readers and writers.
+"""`TimelyDataSource`, the class of the format ``timely`` that Spark loads: gives schemas, readers and writers.
 
 `spark_timely.spark.session` makes it known to a session. Spark asks in processes of its own: one for the schema, one
 for each reader or writer, and for a sink one more that commits. None knows what another has parsed. So each parses the

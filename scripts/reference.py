@@ -14,7 +14,7 @@ from typing import Any
 
 from spark_timely import errors
 from spark_timely.cli.parser import build_parser, wrapped
-from spark_timely.cli.table import VERBS
+from spark_timely.cli.verb_table import VERBS
 from spark_timely.conf import SINK_OPTIONS, SOURCE_OPTIONS, Option, OptionTable
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"

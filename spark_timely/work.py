@@ -2,7 +2,8 @@
 
 A `Work` is a dataflow or a continual task: each of its steps appends to its outputs. A query that runs several
 (`spark.dataflows.dataflow`) takes a step of each in turn, by `advance_all`. `Backoff` is the pause after a failure,
-also for other loops, as those of a compute instance (`compute.drive`).
+also for other loops, as those of a compute instance (`compute.drive`). `Bounds` say when a query stops to look for
+work, and `is_cancelled` whether a failure is the end of its job by somebody, in the words of Spark.
 """
 
 from __future__ import annotations

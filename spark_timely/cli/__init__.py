@@ -1,8 +1,8 @@
 """The command line ``spark-timely``: inspect, check, advance, compact and query logs; import and export captures.
 
-`command` reads the words and runs one verb. `table` lists the verbs; `parser` makes the options and the help of it. A
-verb's function is in `verbs`, or in a module of its subject: `answers`, `forgetting`, `instance`, `interop`, `quick`,
-`stats`. They read what they need with `arguments`, and print with `output` and `rows`.
+`command` reads the words and runs one verb. `verb_table` lists the verbs; `parser` makes the options and the help of
+it. A verb's function is in `log_verbs`, or in a module of its subject: `answers`, `forgetting`, `instance`, `interop`,
+`quick`, `stats`. They read what they need with `arguments`, and print with `output` and `rows`.
 
 Examples
 --------

@@ -41,7 +41,7 @@ from spark_timely.answers.subscribe import Subscription, subscribe
 from spark_timely.cli.arguments import asked_log, keys_of, names_of, reach, refuse, spark_of, storage_options
 from spark_timely.cli.output import Console, aligned, cell_text, count_text
 from spark_timely.cli.rows import print_rows, rows_of
-from spark_timely.cli.table import Run
+from spark_timely.cli.verb_table import Run
 from spark_timely.continual.body import read_query
 from spark_timely.errors import InvalidUsageError, ResultTooLargeError, StorageError, shown
 from spark_timely.log import Log

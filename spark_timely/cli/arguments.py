@@ -1,7 +1,7 @@
 """The options of a verb that argparse does not read: logs and their storage, pairs, keys, and where Spark runs.
 
 The modules of the verbs turn the texts of `argparse` into values by these functions. Which options there are is in
-`spark_timely.cli.table`.
+`spark_timely.cli.verb_table`.
 """
 
 from __future__ import annotations

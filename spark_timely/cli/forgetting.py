@@ -12,10 +12,10 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 
 from spark_timely.cli.arguments import asked_log, refuse
+from spark_timely.cli.log_verbs import ask, dry_run_lines
 from spark_timely.cli.output import Console, count_text, frontier_text, moment, seconds, size_text
 from spark_timely.cli.stats import keep_text, since_json
-from spark_timely.cli.table import Run
-from spark_timely.cli.verbs import ask, dry_run_lines
+from spark_timely.cli.verb_table import Run
 from spark_timely.log import Log
 from spark_timely.log.compaction import ForgettingReport
 from spark_timely.log.machine.since import Retainer

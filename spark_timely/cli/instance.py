@@ -24,7 +24,7 @@ from typing import Any, Final
 from spark_timely.cli.arguments import keys_of, names_of, pairs_of, refuse, spark_of, storage_options
 from spark_timely.cli.output import Console
 from spark_timely.cli.rows import print_rows, rows_of
-from spark_timely.cli.table import Run
+from spark_timely.cli.verb_table import Run
 from spark_timely.compute.drive.directory import Directory
 from spark_timely.compute.drive.handle import Handle
 from spark_timely.compute.drive.requests import Requests

@@ -22,7 +22,7 @@ import numpy as np
 
 from spark_timely.cli.arguments import asked_log, reach, refuse, storage_options
 from spark_timely.cli.output import Console, count_text, frontier_facts, frontier_text, size_text
-from spark_timely.cli.table import Run
+from spark_timely.cli.verb_table import Run
 from spark_timely.errors import (
     CaptureFormatError,
     InvalidOptionError,

@@ -1,6 +1,6 @@
 """The parser of the command line, made of the table of its verbs; completion and help.
 
-`spark_timely.cli.command` parses by it. The verbs and their options are in `spark_timely.cli.table`.
+`spark_timely.cli.command` parses by it. The verbs and their options are in `spark_timely.cli.verb_table`.
 
 Invariants
 ----------
@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import spark_timely
 from spark_timely.cli.output import Console, answering
-from spark_timely.cli.table import VERBS, Run
+from spark_timely.cli.verb_table import VERBS, Run
 from spark_timely.errors import InvalidUsageError, shown
 
 __all__ = ["RUNS", "Parser", "build_parser", "wrapped"]

@@ -1,7 +1,7 @@
 """Quick answers of the verb ``frontier``: from the newest commit of a log, without opening it.
 
 Scripts ask for frontiers often. What cannot be answered from the newest commit alone, as with ``--stream`` or storage
-options, goes to `spark_timely.cli.verbs.frontier`, which opens the log.
+options, goes to `spark_timely.cli.log_verbs.frontier`, which opens the log.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from spark_timely.cli.output import Console
-from spark_timely.cli.table import Run
+from spark_timely.cli.verb_table import Run
 from spark_timely.log.store.newest import newest_frontier
 from spark_timely.time.text import bare_number, day_text, moment_text, parse_day, parse_moment
 
@@ -30,7 +30,7 @@ def _frontier(options: argparse.Namespace, console: Console) -> bool:
     if not (options.stream or options.at or options.storage or options.single_writer):
         answer = _at_once(options, console)
     if answer is None:
-        from spark_timely.cli.verbs import frontier
+        from spark_timely.cli.log_verbs import frontier
 
         answer = frontier(options, console)
     return answer

@@ -1,7 +1,7 @@
 """The verb ``stats``: how much a log keeps, which consumers hold it back, and how large it is.
 
-``forget`` and the retainers' verbs (`forgetting`) print how much a log keeps in the same words, and ``ls`` (`verbs`)
-counts sizes by `sizes_of`.
+``forget`` and the retainers' verbs (`forgetting`) print how much a log keeps in the same words, and ``ls``
+(`log_verbs`) counts sizes by `sizes_of`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Mapping
 
-    from spark_timely.cli.table import Run
+    from spark_timely.cli.verb_table import Run
     from spark_timely.log import Log
     from spark_timely.log.files.index import FileIndex
     from spark_timely.log.machine.state import StreamState

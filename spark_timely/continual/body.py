@@ -13,8 +13,8 @@ Invariants
 1. The text that runs is the user's, byte for byte, but for the head of a statement (``INSERT INTO output`` is left
    out, ``DELETE`` becomes ``SELECT *``, ``TABLE t`` becomes ``SELECT * FROM t``), for the names of tables, and for
    ``:time``. sqlglot finds the names and prints nothing: it prints some of Spark's expressions changed.
-2. No name of a table stays unbound, since Spark would look it up among the session's own tables. sqlglot and the
-   scanner of this module read the text independently, and must agree on where words, texts and comments are; a table
+2. No name of a table stays unbound, since Spark would look it up among the session's own tables. sqlglot and
+   `spark_timely.scanner` read the text independently, and must agree on where words, texts and comments are; a table
    is at each place where a ``FROM`` or a ``JOIN`` says so; and the bound text must have the tree that the
    unbound one has, with the views in it. A text that fails any of this is refused.
 3. Equal rows in, equal rows out: replicas race to write the same time. Clocks, random numbers and what depends on the

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, Field, write_deltalake
 
 from spark_timely.answers.peek import peek
 from spark_timely.answers.subscribe import subscribe
-from spark_timely.cli import verbs
+from spark_timely.cli import log_verbs
 from spark_timely.dataflow.engine.steps import Engine
 from spark_timely.dataflow.stream import Scope
 from spark_timely.datasource.planner import ReplayPlanner, layout_of
@@ -223,7 +223,7 @@ def subscribed(path: str) -> Answer:
 
 def frontier_of(path: str, stream: str) -> Answer:
     """Ask the command line for the frontier of one stream."""
-    return verbs._asked_frontier(open_log(path), argparse.Namespace(stream=stream, at=None))
+    return log_verbs._asked_frontier(open_log(path), argparse.Namespace(stream=stream, at=None))
 
 
 def handle(log: Log, _: Path) -> Callable[[], Answer]:

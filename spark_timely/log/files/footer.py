@@ -1,7 +1,8 @@
 """The footer of a data file as arrays: what row groups have, and which of them may have some keys.
 
-Peeks (`spark_timely.answers.log_peek`), subscriptions (`spark_timely.answers.follow`) and the reader of a split
-(`spark_timely.datasource.reader`) pass over row groups by it. Bounds of whole files are in `statistics`.
+Peeks (`spark_timely.answers.log_peek`, with footers that `file_cache` keeps), subscriptions
+(`spark_timely.answers.follow`) and the reader of a split (`spark_timely.datasource.reader`) pass over row groups by it.
+Bounds of whole files are in `statistics`.
 
 Invariants
 ----------

@@ -3,7 +3,8 @@
 A file that is added to the table is described by these, and readers choose files by them: `describe_file` and
 `describe_progress` make the `DataFile` that a commit adds, `file_statistics` reads the bounds from a footer, and
 `encode_counts` packs the distinct times of a file into its footer. `parquet` and captures by Spark's own writer
-(`spark_timely.spark.capture.staging`) describe files so; the planner of replays reads the times (`file_times`).
+(`spark_timely.spark.capture.staging`) describe files so; `datasource.catalog`, for the planner of
+replays, and `interop.exporting` read the times (`file_times`).
 
 Invariants
 ----------

@@ -1,4 +1,4 @@
-"""Compatibility with versions and kinds of Spark: the only module that looks at how they differ.
+"""Compatibility with versions and kinds of Spark: which interfaces there are for sources, sinks and sessions.
 
 Spark 4.2 gave Python sources admission control: a start offset and a read limit for `latestOffset`,
 default limits, Trigger.AvailableNow, and a report of the newest offset. Before, `latestOffset` has no

@@ -1,8 +1,9 @@
 """Evaluation of a continual task's body with Spark: SQL, or a function of DataFrames, over views of its logs.
 
 The engine of continual tasks (`spark_timely.continual.engine`) decides on a step; `SparkBodies` evaluates the body at
-the step's times, for `continual` and for the tasks of compute instances. Functions of Arrow tables are in
-`arrow_bodies`; how a text of SQL is parsed and bound to views is in `spark_timely.continual.body`.
+the step's times, for `continual`, for the tasks of compute instances, and for those that run in a query of dataflows.
+Functions of Arrow tables are in `arrow_bodies`; how a text of SQL is parsed and bound to views is in
+`spark_timely.continual.body`.
 
 Invariants
 ----------

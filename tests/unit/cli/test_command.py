@@ -15,7 +15,7 @@ import pytest
 
 from spark_timely.cli import main
 from spark_timely.cli.parser import build_parser, wrapped
-from spark_timely.cli.table import VERBS
+from spark_timely.cli.verb_table import VERBS
 from spark_timely.log import Log
 from spark_timely.log.log import create_log
 from tests.unit.cli.conftest import Run
@@ -64,7 +64,7 @@ def test_version_loads_nothing_but_itself() -> None:
 def test_help_and_errors_load_nothing_heavy(arguments: list[str]) -> None:
     modules = loaded(*arguments)
     assert not {name.partition(".")[0] for name in modules} & HEAVY
-    assert not modules & {"spark_timely.cli.verbs", "spark_timely.cli.interop"}
+    assert not modules & {"spark_timely.cli.log_verbs", "spark_timely.cli.interop"}
 
 
 def test_frontier_loads_delta_alone(log: Log) -> None:

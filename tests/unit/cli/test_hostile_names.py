@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import spark_timely as st
-from spark_timely.cli.table import VERBS
+from spark_timely.cli.verb_table import VERBS
 from tests.faults.harness import long_lane
 from tests.unit.cli.conftest import Run
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from spark_timely.cli.log_verbs import _tail
 from spark_timely.cli.output import Console
 from spark_timely.cli.parser import build_parser
-from spark_timely.cli.verbs import _tail
 from spark_timely.log import Log
 from spark_timely.log.log import create_log, open_log
 from tests.unit.cli.conftest import Run

@@ -207,10 +207,10 @@ class Verb:
     def module(self) -> str:
         """The module that is loaded when the verb runs; its mapping ``RUNS`` has what the verb does, by name."""
         names = (module for module, verbs in _MODULES.items() if self.name in verbs)
-        return f"spark_timely.cli.{next(names, 'verbs')}"
+        return f"spark_timely.cli.{next(names, 'log_verbs')}"
 
 
-# Which module does which verbs; the others are in `spark_timely.cli.verbs`.
+# Which module does which verbs; the others are in `spark_timely.cli.log_verbs`.
 _MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "stats": ("stats",),
     "quick": ("frontier",),

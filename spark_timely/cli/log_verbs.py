@@ -1,7 +1,7 @@
 """The verbs about whole logs: ls, head, tail, verify, advance, close, compact, repair, wait; frontier in its slow form.
 
-`spark_timely.cli.command` loads this module for them. Their options are in `spark_timely.cli.table`; verbs that have a
-module of their own are listed there too.
+`spark_timely.cli.command` loads this module for them. Their options are in `spark_timely.cli.verb_table`; verbs that
+have a module of their own are listed there too.
 
 A verb returns whether the answer is yes; it raises what the library raises. Verbs read a log's
 bookkeeping, never its data, unless they are asked for rows (``head``, ``tail``) or for a check of all of them
@@ -39,7 +39,7 @@ from spark_timely.cli.output import (
 )
 from spark_timely.cli.rows import as_python
 from spark_timely.cli.stats import sizes_of
-from spark_timely.cli.table import OWN_SINCE, Run
+from spark_timely.cli.verb_table import OWN_SINCE, Run
 from spark_timely.errors import InvalidOptionError, InvalidUsageError, LogMissingError, TimelyError, shown
 from spark_timely.log import Log
 from spark_timely.log.cut import Cut, open_cut
