@@ -1,10 +1,10 @@
 """Retainers of the named and unnamed subscriptions of one process, so that compaction of a log waits for them.
 
-A *retainer* keeps a log readable from a frontier on, for one consumer. A `Holder` is one, with
-who has it; `Positions` has those of a process and log. The follower of a log (`follow`) moves the
-retainers here as its subscriptions advance. A named subscription retains what its consumer has not acknowledged, under
-its name, and this outlasts the process. Those without a name share one retainer, which covers what each of them still
-has to give, and goes with the last of them. All are written together (`LogCore.retain_several`).
+A *retainer* keeps a log readable from a frontier on, for one consumer. A `Holder` is one of them and its consumer;
+`Positions` are those of a process and log. The follower of a log (`follow`) moves the retainers here as its
+subscriptions advance. A named subscription retains what its consumer has not acknowledged, under its name, and this
+outlasts the process. Those without a name share one retainer, which covers what each of them still has to give, and
+goes with the last of them. All are written together (`LogCore.retain_several`).
 
 Invariants
 ----------
