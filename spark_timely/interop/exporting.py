@@ -1,6 +1,6 @@
 """Export of a log, or of a part of it, to capture files that timely replays.
 
-``spark-timely export`` calls `export_log`, in the format of timely's events or as lines of JSON; `cdcv2.collections`
+``spark-timely export`` calls `export_log`, in the format of timely's events or as lines of JSON; `cdcv2.conversion`
 exports to CDCv2, and uses the parts of this module that read a log by stretches of times. `writer` makes the bytes.
 
 Rows go out in lexicographic order of their times, which agrees with every partial order: a time comes after all that

@@ -1,7 +1,7 @@
 """Import of captures into a log, each as a stream of its own, resumable and exactly once.
 
 A `StreamImport` takes one capture, of a file or of what `sockets` receives; ``spark-timely import`` runs one for each.
-`CaptureTypes` are the declared types, which exports use too. Imports of CDCv2 are `cdcv2.collections`.
+`CaptureTypes` are the declared types, which exports use too. Imports of CDCv2 are `cdcv2.conversion`.
 
 A commit holds the events of a stretch of the capture, all messages before all progress. That is legal where the events
 one by one are, which is checked first: progress never allows a time that was not allowed before it, so a message that

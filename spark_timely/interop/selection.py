@@ -1,6 +1,6 @@
 """The choice of columns that an export writes, a `Selection`: some of a log's, each as it is or cast to another type.
 
-`exporting` (Timely's format) and `cdcv2.collections` write what it chooses; `rust` declares its types in Rust. The
+`exporting` (Timely's format) and `cdcv2.conversion` write what it chooses; `rust` declares its types in Rust. The
 user asks for a cast by name, so it may change what a value is: a timestamp becomes an integer of microseconds, or a
 text. It changes no value in silence: a value that would be cut, rounded or wrapped is refused.
 
