@@ -23,7 +23,7 @@ LARGE_FILES = {
     "spark_timely/compute/sql.py": 660,
     "spark_timely/continual/engine.py": 639,
     "spark_timely/log/log.py": 649,
-    "spark_timely/log/machine/judge.py": 842,
+    "spark_timely/log/machine/judge.py": 845,
     "spark_timely/log/store/cloud.py": 627,
     "spark_timely/log/store/delta.py": 866,
     "spark_timely/log/writer.py": 604,

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 REMEMBERED: Final = 50_000
 """How many versions, and how many files that are live no more, a judge remembers: what is older is read again."""
 
+# How often a look weighs what is open before it has taken in all: each costs what is open by then. What comes after is
+# weighed together.
+_WEIGHED_APART: Final = 100
 # Between a path and its deletion vector: no path has it.
 _MASKED_BY: Final = "\n"
 _PUTS_BACK: Final = ("RESTORE", "CLONE")
@@ -509,11 +512,13 @@ class Judge:
         this judge does not remember.
         """
         apart: bool | None = None
+        n_open = 0
         while self._waiting:
-            if self._dirty and not self._waiting[0].entry.ours:
+            if self._dirty and not self._waiting[0].entry.ours and n_open < _WEIGHED_APART:
                 apart = self._is_open_in_the_end(evidence) if apart is None else apart
                 if apart:
                     self._weigh_if_changed(evidence)
+                    n_open += bool(self._open)
             self._judge(self._waiting[0], evidence)
             self._waiting.pop(0)
         self._weigh_if_changed(evidence)
