@@ -35,6 +35,8 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
 
 ROLES = ("appender", "compactor", "keeper-0", "keeper-1", "reader-0", "reader-1", "idler-0")
 LOOKED = ("since later", "since while held", "refused", "retained", "read", "rows", "overrun")
+# A reader may keep the first position for a whole turn, of four seconds on a slow machine; not for so many.
+MOST_TURNS_WITHOUT = 10
 Answers = list[dict[str, Any]]
 
 
@@ -204,6 +206,7 @@ def test_no_position_that_is_kept_is_passed(kind: str, arity: int, tmp_path: Pat
         races += n_races(answers)
         turn += 1
         looked["forgotten"] += check_end(folder / "log", kind, arity, answers)
+        assert looked["forgotten"] or turn < MOST_TURNS_WITHOUT, "since has never moved"
     tell(f"{races} races, {dict(looked)}")
 
 

@@ -36,7 +36,7 @@ from spark_timely.dataflow.history.base import Changes, Held
 from spark_timely.dataflow.history.exact import sums_as_bytes
 from spark_timely.dataflow.stream import Scope, Stream
 from spark_timely.errors import DataLossError, OperatorError, StorageError, TimelyError
-from spark_timely.log import arrangements as log_arranged
+from spark_timely.log import arrangements as log_arrangements
 from spark_timely.log.log import Log, create_log, open_log
 from spark_timely.protocol.replay import Limits
 from spark_timely.spark.dataflows.tasks import RoomError, catalog_of, reader_of
@@ -1189,7 +1189,7 @@ def test_index_is_made_again_once_times_moved_to_its_upper(
     assert out.frontier().elements[0][0] > upper
     assert out.allow_compaction(upper) == Antichain.of(upper)
     if not checked:
-        monkeypatch.setattr(log_arranged, "may_read", lambda *_: True)
+        monkeypatch.setattr(log_arrangements, "may_read", lambda *_: True)
     seen: list[Held] = []
     found = lookups.Lookups._held
 

@@ -223,6 +223,10 @@ def run(seed: int, n_steps: int = 30, judge: type[Judge] = Judge, looks: type[St
                 each.look(table, only_entries=looks is not None and draw.random() < 0.6)
     for each in handles:
         each.look(table)
+    # What was refused, each accepts by the same token, however its looks were cut.
+    tokens = {each.judge.look(table.evidence).state for each in handles}
+    if len(tokens) > 1:
+        raise Silent(f"version={world.newest}, tokens {tokens}\n" + "\n".join(world.log))
     world.heal()
     for each in (*handles, fresh()):
         each.look(table)
@@ -454,6 +458,18 @@ MUTANTS = [
     ),
     Mutant("what became of a change is lost", "if out & self.touched else self", "if False else self", 119),
     Mutant(
+        "several are weighed together",
+        "apart = self._is_open_in_the_end(evidence) if apart is None else apart",
+        "apart = False",
+        30,
+    ),
+    Mutant(
+        "tokens are of what was looked at together",
+        "apart = self._is_open_in_the_end(evidence) if apart is None else apart",
+        "apart = False",
+        102,
+    ),
+    Mutant(
         "what was a base commit may be none",
         "if as_base != row and as_base in known:\n                continue",
         "row = as_base",
@@ -558,6 +574,22 @@ def test_put_back_without_what_may_be_forgotten_is_whole() -> None:
     clause = "for each in self._difference.suspects) > "
     with pytest.raises(Silent):
         put_back_in_part(Mutant("several that change rows back are open", f"{clause}1", f"{clause}99", 0).judge())
+
+
+def test_what_is_open_is_weighed_no_more_than_a_hundred_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, table, handle = small_world()
+    while not world.live("message"):
+        world.append(0)
+    (path, *_) = world.live("message")
+    for _ in range(150):
+        changed = world.strange_file("message", [replace(row, value=world.number()) for row in world.rows_of(path)])
+        world._commit("UPDATE", [changed], [path], suspect=True)
+        path = changed
+    weighed: list[int] = []
+    own = Judge._weigh
+    monkeypatch.setattr(Judge, "_weigh", lambda judge, evidence: (weighed.append(judge.version), own(judge, evidence)))
+    assert not handle.look(table)
+    assert 100 < len(weighed) < 110
 
 
 def test_restore_is_judged_at_the_version_that_it_names() -> None:
